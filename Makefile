@@ -1,0 +1,37 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both install into .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= auto
+
+.PHONY: demo test lint test-fast test-long format clean
+
+demo: $(READY)  ## compare all methods on the embedded digits: a table, curves and records
+	$(BIN)/undrift demo --out runs/demo
+
+test: lint test-fast  ## everything that must hold
+
+lint: $(READY)
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples
+	$(BIN)/mypy
+
+test-fast: $(READY)
+	$(BIN)/pytest -n $(WORKERS)
+
+test-long: $(READY)  ## the statistical and exhaustive checks, minutes
+	$(BIN)/pytest -n $(WORKERS) -m long
+
+format: $(READY)
+	$(BIN)/ruff format src tests examples
+	$(BIN)/ruff check --fix src tests examples
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@! $(BIN)/pip list --format=freeze | grep -i '^nvidia' || (echo 'CUDA wheels were installed; see constraints.txt'; exit 1)
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

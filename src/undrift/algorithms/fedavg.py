@@ -1,0 +1,58 @@
+"""FedAvg. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
+Data", AISTATS 2017.
+
+    server:  broadcast x
+    client:  y <- x;  K_i times:  y <- y - lr g_i(y);  send D_i = y - x
+    server:  x <- x + server_lr sum_i w_i D_i
+
+`rule` replaces the local direction g_i(y) by that of momentum or Adam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from undrift.check import require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.rule import SGD, Rule
+
+
+class FedAvgServer(NamedTuple):
+    x: Vector
+
+
+@dataclass(frozen=True)
+class FedAvg(Federated[FedAvgServer, Vector, tuple[()], Vector]):
+    """Plain averaging of local SGD; converges to a biased point on heterogeneous clients."""
+
+    lr: float
+    server_lr: float = 1.0
+    rule: Rule = SGD()
+
+    def __post_init__(self) -> None:
+        require_positive("FedAvg", lr=self.lr)
+        require_nonnegative("FedAvg", server_lr=self.server_lr)
+
+    def init(self, x0: Vector) -> FedAvgServer:
+        return FedAvgServer(x0)
+
+    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
+        return ()
+
+    def broadcast(self, server: FedAvgServer) -> Vector:
+        return server.x
+
+    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+        x = down
+
+        def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
+            y, s = carry
+            d, s = self.rule(f.grad(y), s)
+            return y - self.lr * d, s
+
+        y, _ = steps(step, (x, self.rule.init(x)))
+        return y - x, client
+
+    def update(self, server: FedAvgServer, mean: Vector, cohort: Cohort) -> FedAvgServer:
+        return FedAvgServer(server.x + self.server_lr * mean)

@@ -1,0 +1,59 @@
+"""FedProx. Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+
+    server:  broadcast x
+    client:  y <- x;  K_i times:  y <- y - lr (g_i(y) + mu (y - x));  send D_i = y - x
+    server:  x <- x + sum_i w_i D_i
+
+The penalty is (mu / 2) ||y - x||^2, so its gradient is mu (y - x): not 2 mu, and not that of an
+un-squared or squared-L1 norm as in some published code (test_theory, gradient of the penalty).
+With `rule` the prox gradient is part of what the rule sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from undrift.check import require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.rule import SGD, Rule
+
+
+class FedProxServer(NamedTuple):
+    x: Vector
+
+
+@dataclass(frozen=True)
+class FedProx(Federated[FedProxServer, Vector, tuple[()], Vector]):
+    """FedAvg with clients held near the server model; larger `mu`, shorter leash."""
+
+    lr: float
+    mu: float = 0.1
+    rule: Rule = SGD()
+
+    def __post_init__(self) -> None:
+        require_positive("FedProx", lr=self.lr)
+        require_nonnegative("FedProx", mu=self.mu)
+
+    def init(self, x0: Vector) -> FedProxServer:
+        return FedProxServer(x0)
+
+    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
+        return ()
+
+    def broadcast(self, server: FedProxServer) -> Vector:
+        return server.x
+
+    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+        x = down
+
+        def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
+            y, s = carry
+            d, s = self.rule(f.grad(y) + self.mu * (y - x), s)
+            return y - self.lr * d, s
+
+        y, _ = steps(step, (x, self.rule.init(x)))
+        return y - x, client
+
+    def update(self, server: FedProxServer, mean: Vector, cohort: Cohort) -> FedProxServer:
+        return FedProxServer(server.x + mean)

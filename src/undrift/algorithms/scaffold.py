@@ -1,0 +1,79 @@
+"""SCAFFOLD. Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning", ICML 2020, Algorithm 1.
+
+    line  4  server: broadcast x, c
+    line  7  client: y <- x
+    line 10          K_i times:  y <- y - lr (g_i(y) - c_i + c)
+    line 12          c_i+ = grad F_i(x) (option I)  or  c_i - c + (x - y) / (K_i lr) (option II)
+    line 13          send y - x, c_i+ - c_i;  c_i <- c_i+
+    line 16  server: x <- x + server_lr mean_S (y - x)
+    line 17          c <- c + |S| / N mean_S (c_i+ - c_i)
+
+All control variates start at zero, so c = sum_i w_i c_i always. With weights, |S| / N of line 17 is
+the population weight of the cohort: with |S| / N the method would converge to the uniform optimum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+from undrift.check import require_choice, require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+
+
+class ScaffoldServer(NamedTuple):
+    x: Vector
+    c: Vector
+
+
+class ScaffoldUpload(NamedTuple):
+    x: Vector  # y - x
+    c: Vector  # c_i+ - c_i
+
+
+@dataclass(frozen=True)
+class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]):
+    """Control variates cancel the drift; exact for any K_i and any participation."""
+
+    lr: float
+    server_lr: float = 1.0
+    option: Literal["I", "II"] = "II"
+
+    def __post_init__(self) -> None:
+        require_positive("Scaffold", lr=self.lr)
+        require_nonnegative("Scaffold", server_lr=self.server_lr)
+        require_choice("Scaffold", "option", self.option, ("I", "II"))
+
+    def init(self, x0: Vector) -> ScaffoldServer:
+        return ScaffoldServer(x0, torch.zeros_like(x0))
+
+    def init_client(self, x0: Vector, down: ScaffoldServer) -> Vector:
+        return torch.zeros_like(x0)
+
+    def broadcast(self, server: ScaffoldServer) -> ScaffoldServer:
+        return server  # line 4
+
+    def local(
+        self, down: ScaffoldServer, client: Vector, steps: Loop
+    ) -> tuple[ScaffoldUpload, Vector]:
+        (x, c), c_i = down, client
+
+        def step(y: Vector, f: Objective) -> Vector:
+            return y - self.lr * (f.grad(y) - c_i + c)  # line 10
+
+        y = steps(step, x)
+        if self.option == "I":
+            c_new = steps.full.grad(x)  # line 12
+        else:
+            c_new = c_i - c + (x - y) / (steps.count * self.lr)  # line 12
+        return ScaffoldUpload(y - x, c_new - c_i), c_new  # line 13
+
+    def update(
+        self, server: ScaffoldServer, mean: ScaffoldUpload, cohort: Cohort
+    ) -> ScaffoldServer:
+        x = server.x + self.server_lr * mean.x  # line 16
+        c = server.c + cohort.mass * mean.c  # line 17
+        return ScaffoldServer(x, c)

@@ -1,0 +1,155 @@
+"""The contract between algorithms and engines, and nothing else.
+
+An algorithm is a frozen dataclass of hyper-parameters with pure methods, written for one client on
+one flat vector. It receives an oracle instead of a gradient and a loop instead of a loader, and
+never sees a client axis, a device, a process group or a message. All state is NamedTuples of
+tensors (or a bare tensor, or `()` for none) that go in and come out; nothing hides in `self`.
+Every server and node state has a field `x`: the model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from torch import Tensor
+
+Vector = Tensor  # flat parameters, (D,)
+
+S = TypeVar("S")  # server state
+B = TypeVar("B")  # broadcast
+C = TypeVar("C")  # client state
+U = TypeVar("U")  # upload
+N = TypeVar("N")  # node state of a peer
+T = TypeVar("T")
+
+Draw = Callable[[str, Tensor], Tensor]  # keyed uniforms in [0, 1) with the shape of the tensor
+
+
+class Outputs(NamedTuple):
+    """What the model says about the current minibatch, before the loss."""
+
+    logits: Tensor
+    features: Tensor  # the input of the model's last linear layer
+
+
+class Objective(Protocol):
+    """F_i on one minibatch; every call at one step sees the same samples and dropout masks."""
+
+    @property
+    def t(self) -> int: ...  # round, from 0
+    @property
+    def k(self) -> int: ...  # step within this pass of the loop, from 0
+    @property
+    def level(self) -> Tensor: ...  # (D,) index of the model's block each coordinate belongs to
+    def __call__(self, x: Vector) -> Tensor: ...
+    def grad(self, x: Vector) -> Vector: ...
+    def outputs(self, x: Vector) -> Outputs: ...
+    def plus(self, term: Callable[[Vector], Tensor]) -> Objective:
+        """F_i + term, where term gives one value per sample (averaged like F_i) or a scalar."""
+        ...
+
+
+class Loop(Protocol):
+    """This client's K_i local minibatches: `y = steps(step, x)`; calling again gives the next K_i.
+
+    Under the stacked engine `count` differs between clients, so it is a tensor and may be used in
+    arithmetic and in `torch.where`, never in an `if`.
+    """
+
+    @property
+    def t(self) -> int: ...
+    @property
+    def count(self) -> Tensor: ...  # K_i, a float scalar
+    @property
+    def mean_count(self) -> float: ...  # sum_i w_i K_i over the cohort
+    @property
+    def full(self) -> Objective: ...  # the whole local data
+    def __call__(self, step: Callable[[T, Objective], T], init: T) -> T: ...
+    def draw(self, purpose: str, like: Tensor) -> Tensor:
+        """Uniforms keyed by (seed, purpose, round, client): the same purpose, the same draws."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who took part in a round."""
+
+    t: int
+    population: int  # N
+    size: int  # |S_t|
+    mass: float  # sum of the population weights of S_t; |S_t| / N when uniform
+
+
+class Federated(ABC, Generic[S, B, C, U]):
+    """A method with a server, cut at the wire: broadcast / local / update."""
+
+    @abstractmethod
+    def init(self, x0: Vector) -> S: ...
+
+    @abstractmethod
+    def init_client(self, x0: Vector, down: B) -> C:
+        """State of a client at its first round."""
+
+    @abstractmethod
+    def broadcast(self, server: S) -> B: ...
+
+    @abstractmethod
+    def local(self, down: B, client: C, steps: Loop) -> tuple[U, C]:
+        """One client's round. Every leaf of the upload is an increment, never an absolute."""
+
+    @abstractmethod
+    def update(self, server: S, mean: U, cohort: Cohort) -> S:
+        """Sees only the weighted mean of the uploads."""
+
+    def pack(self, up: U, client: C, steps: Loop) -> tuple[Any, C]:
+        """The wire format of an upload, as tensors; bytes are counted on what this returns."""
+        return up, client
+
+    def unpack(self, wire: Any) -> U:
+        return wire  # type: ignore[no-any-return]
+
+
+class Prelude(Federated[S, B, C, U]):
+    """A method with one more exchange before the broadcast, over the same cohort."""
+
+    @abstractmethod
+    def ask(self, server: S) -> Any: ...
+
+    @abstractmethod
+    def answer(self, down: Any, client: C, steps: Loop) -> tuple[Any, C]: ...
+
+    @abstractmethod
+    def hear(self, server: S, mean: Any, cohort: Cohort) -> S: ...
+
+
+class Merge(Protocol):
+    """How an all-reduce combines messages hop by hop."""
+
+    def start(self, v: Vector, draw: Draw) -> Any: ...
+    def merge(self, m: Any, a: int, n: Any, b: int, draw: Draw) -> Any:
+        """Combine m, which stands for a workers, with n, which stands for b."""
+        ...
+
+    def finish(self, m: Any, size: int) -> Vector: ...
+
+
+class Comm(Protocol):
+    """What one peer can ask of the others."""
+
+    @property
+    def size(self) -> int: ...
+    def mix(self, tree: T) -> T: ...  # sum_j W_ij v_j over the neighbours
+    def reduce(self, v: Vector, how: Merge) -> Vector: ...  # the route is the engine's choice
+
+
+class Peer(ABC, Generic[N]):
+    """A method without a server: the paper's "worker m" box is the program."""
+
+    @abstractmethod
+    def init(self, x0: Vector, f: Objective) -> N: ...
+
+    @abstractmethod
+    def round(self, node: N, steps: Loop, comm: Comm) -> N: ...

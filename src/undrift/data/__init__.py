@@ -1,0 +1,22 @@
+"""Data, how it is dealt to clients, and how much each client runs."""
+
+from undrift.data.clients import Clients
+from undrift.data.embedded import Dataset, digits
+from undrift.data.partition import dirichlet, iid
+from undrift.data.synthetic import Quadratics, quadratics
+from undrift.data.work import Epochs, GaussianSteps, Steps, UniformSteps, Work
+
+__all__ = [
+    "Clients",
+    "Dataset",
+    "Epochs",
+    "GaussianSteps",
+    "Quadratics",
+    "Steps",
+    "UniformSteps",
+    "Work",
+    "digits",
+    "dirichlet",
+    "iid",
+    "quadratics",
+]

@@ -1,0 +1,140 @@
+"""The clients' data: one pool of tensors, and for each client the indices it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Pair = tuple[Tensor, Tensor]
+Indices = NDArray[np.int64]
+
+
+class Clients:
+    """`Clients([(inputs_0, targets_0), ...], test=(inputs, targets))`, or `Clients.split(...)`.
+
+    Everything lies in one pool of inputs and one of targets; a minibatch is a gather by index.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], *, test: Pair | None = None) -> None:
+        if len(pairs) == 0:
+            raise ValueError("Clients needs at least one client, got none; pass a list of pairs.")
+        for i, pair in enumerate(pairs):
+            _check_pair(pair, f"client {i}")
+            if i and (_kind(pair) != _kind(pairs[0])):
+                raise ValueError(
+                    f"Clients needs samples of one shape and dtype, got {_kind(pair)} for client "
+                    f"{i} and {_kind(pairs[0])} for client 0; convert them to the same."
+                )
+        sizes = [len(targets) for _, targets in pairs]
+        self._fill(
+            torch.cat([inputs for inputs, _ in pairs]),
+            torch.cat([targets for _, targets in pairs]),
+            np.arange(sum(sizes), dtype=np.int64),
+            np.asarray(sizes, dtype=np.int64),
+            test,
+        )
+
+    @classmethod
+    def split(
+        cls,
+        inputs: Tensor,
+        targets: Tensor,
+        parts: Sequence[Sequence[int] | Indices],
+        *,
+        test: Pair | None = None,
+    ) -> Clients:
+        """Clients that share one data set, each holding the samples of its part; nothing copied."""
+        _check_pair((inputs, targets), "the data set")
+        if len(parts) == 0:
+            raise ValueError("Clients needs at least one part, got none.")
+        indices = [np.asarray(part, dtype=np.int64) for part in parts]
+        for i, index in enumerate(indices):
+            if len(index) == 0:
+                raise ValueError(
+                    f"Clients needs at least one sample each, got none for client {i}."
+                )
+            if index.min() < 0 or index.max() >= len(targets):
+                raise ValueError(
+                    f"Clients needs indices below {len(targets)}, got {index.min()}..."
+                    f"{index.max()} for client {i}."
+                )
+        self = cls.__new__(cls)
+        sizes = np.asarray([len(index) for index in indices], dtype=np.int64)
+        self._fill(inputs, targets, np.concatenate(indices), sizes, test)
+        return self
+
+    def _fill(
+        self, inputs: Tensor, targets: Tensor, index: Indices, sizes: Indices, test: Pair | None
+    ) -> None:
+        if test is not None:
+            _check_pair(test, "the test set")
+            if _kind(test) != _kind((inputs, targets)):
+                raise ValueError(
+                    f"The test set needs samples like the clients', {_kind((inputs, targets))}, "
+                    f"got {_kind(test)}."
+                )
+        self.inputs, self.targets, self.test = inputs, targets, test
+        self.index, self.sizes = index, sizes
+        self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._check_finite()
+
+    def _check_finite(self) -> None:
+        for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                bad = (
+                    set((~tensor.isfinite()).flatten(1).any(1).nonzero()[:, 0].tolist())
+                    if (tensor.ndim > 1)
+                    else set((~tensor.isfinite()).nonzero()[:, 0].tolist())
+                )
+                holders = [i for i in range(len(self)) if bad.intersection(self.of(i).tolist())]
+                if holders:
+                    raise ValueError(
+                        f"Clients needs finite data, got NaN or Inf in the {name} of client "
+                        f"{holders[0]}; clean or drop those samples."
+                    )
+        if self.test is not None:
+            for tensor in self.test:
+                if tensor.is_floating_point() and not tensor.isfinite().all():
+                    raise ValueError("The test set needs finite data, got NaN or Inf; clean it.")
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, i: int) -> Pair:
+        index = torch.from_numpy(self.of(i))
+        return self.inputs[index], self.targets[index]
+
+    def __repr__(self) -> str:
+        low, high = int(self.sizes.min()), int(self.sizes.max())
+        sizes = f"{low}" if low == high else f"{low} to {high}"
+        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
+        return f"Clients({len(self)} clients, {sizes} samples each, {tested})"
+
+    def of(self, i: int) -> Indices:
+        """Indices of client i's samples in the pool."""
+        return self.index[self.offsets[i] : self.offsets[i + 1]]
+
+
+def _kind(pair: Pair) -> str:
+    inputs, targets = pair
+    return (
+        f"inputs {tuple(inputs.shape[1:])} {inputs.dtype}, "
+        f"targets {tuple(targets.shape[1:])} {targets.dtype}"
+    )
+
+
+def _check_pair(pair: Pair, who: str) -> None:
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(torch.is_tensor, pair))):
+        raise ValueError(f"Clients needs (inputs, targets) tensors, got {type(pair)} for {who}.")
+    inputs, targets = pair
+    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+        raise ValueError(
+            f"Clients needs as many targets as inputs, got inputs {tuple(inputs.shape)} and "
+            f"targets {tuple(targets.shape)} for {who}."
+        )
+    if len(targets) == 0:
+        raise ValueError(f"Clients needs at least one sample each, got none for {who}; drop it.")

@@ -1,0 +1,103 @@
+"""How much each client runs in a round, counted in local steps; always at least one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from undrift import keyed
+from undrift.check import require, require_choice, require_nonnegative, require_positive
+
+
+class Work(Protocol):
+    def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
+        """K_i of a client in round t; `epoch` is the number of minibatches in one pass."""
+        ...
+
+    def check(self, population: int) -> None:
+        """Refuse what does not fit this many clients, before any work."""
+        ...
+
+
+@dataclass(frozen=True)
+class Steps:
+    """k steps for every client, or one number per client."""
+
+    k: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, int):
+            object.__setattr__(self, "k", tuple(int(k) for k in self.k))
+        for i, k in enumerate(self._all()):
+            where = "" if isinstance(self.k, int) else f" for client {i}"
+            require(k >= 1, "Steps", f"at least one step{where}", k, "raise it")
+
+    def _all(self) -> Sequence[int]:
+        return (self.k,) if isinstance(self.k, int) else self.k
+
+    def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
+        return self.k if isinstance(self.k, int) else self.k[client]
+
+    def check(self, population: int) -> None:
+        if not isinstance(self.k, int) and len(self.k) != population:
+            raise ValueError(f"Steps needs one number per client, {population}, got {len(self.k)}.")
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Passes over the local data: ceil(epochs * n_i / batch_size) steps for whole epochs' sake."""
+
+    epochs: float
+
+    def __post_init__(self) -> None:
+        require_positive("Epochs", epochs=self.epochs)
+
+    def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
+        return max(1, math.ceil(self.epochs * math.ceil(epoch)))
+
+    def check(self, population: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class GaussianSteps:
+    """K_i = |N(mean, variance)| rounded down, at least 1 (the thesis's step asynchronism).
+
+    `mode="fixed"` draws once per client, "random" anew in every round.
+    """
+
+    mean: float
+    variance: float
+    mode: Literal["fixed", "random"] = "fixed"
+
+    def __post_init__(self) -> None:
+        require_positive("GaussianSteps", mean=self.mean)
+        require_nonnegative("GaussianSteps", variance=self.variance)
+        require_choice("GaussianSteps", "mode", self.mode, ("fixed", "random"))
+
+    def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
+        rng = keyed.generator(seed, "work", t if self.mode == "random" else 0, client)
+        return max(1, int(abs(rng.normal(self.mean, math.sqrt(self.variance)))))
+
+    def check(self, population: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class UniformSteps:
+    """K_i uniform among the integers low, ..., high (both included)."""
+
+    low: int
+    high: int
+    mode: Literal["fixed", "random"] = "fixed"
+
+    def __post_init__(self) -> None:
+        require(self.low >= 1, "UniformSteps", "low >= 1", self.low)
+        require(self.high >= self.low, "UniformSteps", f"high >= low = {self.low}", self.high)
+        require_choice("UniformSteps", "mode", self.mode, ("fixed", "random"))
+
+    def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
+        rng = keyed.generator(seed, "work", t if self.mode == "random" else 0, client)
+        return int(rng.integers(self.low, self.high, endpoint=True))
+
+    def check(self, population: int) -> None: ...

@@ -1,0 +1,211 @@
+"""Checkpoints: safetensors and a manifest with SHA-256, written atomically, checked when read.
+
+A run needs nothing but its state to go on, since all randomness is keyed by the round. A checkpoint
+is a folder `round-00000012` that appears by one rename; a kill at any moment leaves the previous
+ones. The last two are kept, and a damaged one is passed over for the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from undrift import tree
+from undrift.core import Vector
+from undrift.engine.plan import Planner
+from undrift.errors import CheckpointError
+from undrift.objective import Task
+from undrift.record import Totals
+
+FORMAT = 1
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a run needs to go on."""
+
+    round: int  # rounds completed
+    x0: Vector
+    server: Any
+    clients: dict[int, Any]
+    totals: Totals
+    experiment: dict[str, str]  # what must be the same when it goes on
+
+
+def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str]:
+    """What decides a run's numbers, as text; rounds may grow and the mode may change."""
+    clients = planner.clients
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in (clients.inputs, clients.targets):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    digest.update(clients.index.tobytes() + clients.sizes.tobytes())
+    settings = {
+        "algorithm": repr(algorithm),
+        "model": f"{task.layout.names} {task.layout.shapes} {task.layout.dtype}",
+        "loss": getattr(task.loss, "__qualname__", type(task.loss).__qualname__),
+        "data": digest.hexdigest(),
+        "weights": hashlib.blake2b(planner.population.tobytes(), digest_size=16).hexdigest(),
+        "participation": repr(planner.participation),
+        "work": repr(planner.work),
+        "batch_size": repr(planner.batch_size),
+        "weight_decay": repr(task.weight_decay),
+        "clip": repr(task.clip),
+        "seed": repr(planner.seed),
+    }
+    # Functions show their address, which differs from process to process.
+    return {name: re.sub(r" at 0x[0-9a-f]+", "", value) for name, value in settings.items()}
+
+
+def write(folder: Path, snapshot: Snapshot) -> Path:
+    """Save atomically; on failure the earlier checkpoints are as they were."""
+    final = folder / f"round-{snapshot.round:08d}"
+    part = folder / f".part-{os.getpid()}-{snapshot.round:08d}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob(".part-*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        part.mkdir()
+        payload = save(_flatten(snapshot))
+        _durable(part / "state.safetensors", payload)
+        _durable(part / "manifest.json", _manifest(snapshot, payload))
+        if final.exists():  # the same round again: its content is the same or damaged
+            shutil.rmtree(final)
+        part.rename(final)
+        _sync(folder)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise CheckpointError(
+            f"A checkpoint needs a writable folder with room, got {error.strerror or error} at "
+            f"{folder}; earlier checkpoints are intact."
+        ) from error
+    for old in _rounds(folder)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def holds_checkpoints(folder: Path) -> bool:
+    return bool(_rounds(folder))
+
+
+def read(
+    folder: Path,
+    experiment: dict[str, str],
+    templates: Callable[[Vector], tuple[Any, Any]],
+    device: torch.device,
+) -> Snapshot:
+    """The newest sound checkpoint; `templates(x0)` gives empty server and client states."""
+    found = _rounds(folder)
+    if not found:
+        raise CheckpointError(f"resume needs a folder with checkpoints, got {str(folder)!r}.")
+    for path in found:
+        try:
+            manifest, tensors = _verified(path)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            warnings.warn(
+                f"Checkpoint {path.name} is damaged ({error}); trying the one before.", stacklevel=2
+            )
+            continue
+        _same_experiment(manifest["experiment"], experiment)
+        return _restore(manifest, tensors, templates, device)
+    raise CheckpointError(f"resume needs a sound checkpoint, got only damaged ones in {folder}.")
+
+
+def _rounds(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*"), reverse=True)
+
+
+def _flatten(snapshot: Snapshot) -> dict[str, Tensor]:
+    named = {"x0": snapshot.x0}
+    named |= {f"server/{k}": v for k, v in tree.named_leaves(snapshot.server).items()}
+    for i, state in snapshot.clients.items():
+        named |= {f"client/{i}/{k}": v for k, v in tree.named_leaves(state).items()}
+    # Clones, because safetensors refuses tensors that share memory, as equal states may.
+    return {name: leaf.detach().cpu().clone().contiguous() for name, leaf in named.items()}
+
+
+def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
+    body = {
+        "format": FORMAT,
+        "round": snapshot.round,
+        "totals": asdict(snapshot.totals),
+        "experiment": snapshot.experiment,
+        "sha256": hashlib.sha256(payload).hexdigest(),
+    }
+    text = json.dumps(body, indent=1, sort_keys=True)
+    return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
+
+
+def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    text, _, rest = (path / "manifest.json").read_bytes().rstrip(b"\n").rpartition(b"\n")
+    if hashlib.sha256(text).hexdigest().encode() != rest:
+        raise ValueError("its manifest does not match its hash")
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"its format is {manifest['format']}, this version reads {FORMAT}")
+    payload = (path / "state.safetensors").read_bytes()
+    if hashlib.sha256(payload).hexdigest() != manifest["sha256"]:
+        raise ValueError("its state does not match its hash")
+    return manifest, load(payload)
+
+
+def _same_experiment(saved: dict[str, str], current: dict[str, str]) -> None:
+    for name in sorted(saved.keys() | current.keys()):
+        if saved.get(name) != current.get(name):
+            raise CheckpointError(
+                f"resume needs the run it was saved from, got {name} = {current.get(name)} where "
+                f"the checkpoint has {saved.get(name)}; use the same settings or start anew."
+            )
+
+
+def _restore(
+    manifest: dict[str, Any],
+    tensors: dict[str, Tensor],
+    templates: Callable[[Vector], tuple[Any, Any]],
+    device: torch.device,
+) -> Snapshot:
+    named = {name: leaf.to(device) for name, leaf in tensors.items()}
+    x0 = named.pop("x0")
+    server, client = templates(x0)
+
+    def fill(template: Any, prefix: str) -> Any:
+        paths = tree.named_leaves(template)
+        return tree.with_leaves(template, [named[f"{prefix}/{path}"] for path in paths])
+
+    ids = {int(name.split("/")[1]) for name in named if name.startswith("client/")}
+    return Snapshot(
+        manifest["round"],
+        x0,
+        fill(server, "server"),
+        {i: fill(client, f"client/{i}") for i in sorted(ids)},
+        Totals(**manifest["totals"]),
+        manifest["experiment"],
+    )
+
+
+def _durable(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,183 @@
+"""The `Loop` an algorithm runs, the same for one client and for a stack of them under `vmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from undrift import keyed, tree
+from undrift.core import Objective, Vector
+from undrift.engine.plan import Plan, Planner, Table, minibatches, whole
+from undrift.objective import Batch, DataObjective, Pooled, Task, dress
+
+T = TypeVar("T")
+
+
+@dataclass
+class Meter:
+    """What a round really cost."""
+
+    gradients: int = 0
+    samples: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Group:
+    """Clients that run together: their tables of minibatches, keys and counts, made on demand."""
+
+    def __init__(
+        self,
+        task: Task,
+        planner: Planner,
+        plan: Plan,
+        positions: NDArray[np.int64],
+        pool: tuple[Tensor, Tensor],
+        meter: Meter,
+        *,
+        stacked: bool,
+    ) -> None:
+        self.task, self.planner, self.plan, self.meter = task, planner, plan, meter
+        self.inputs, self.targets = pool
+        self.ids, self.counts = plan.ids[positions], plan.counts[positions]
+        self.weights = torch.tensor(
+            plan.weights[positions], dtype=task.layout.dtype, device=task.layout.device
+        )
+        self.stacked = stacked
+        self._asked_mean = False
+
+    @property
+    def device(self) -> torch.device:
+        return self.task.layout.device
+
+    def table(self, passed: int) -> Table:
+        return minibatches(self.planner, self.plan.t, self.ids, self.counts, passed, self.device)
+
+    def whole(self) -> Table:
+        return whole(self.planner, self.ids, self.device)
+
+    def keys(self, purpose: str) -> Tensor:
+        made = [keyed.key(self.planner.seed, purpose, self.plan.t, int(i)) for i in self.ids]
+        return torch.tensor(made, dtype=torch.int64, device=self.device)
+
+    def ask_mean_count(self) -> float:
+        """The cohort's mean K_i is one float that must travel to each client that asks for it."""
+        if not self._asked_mean:
+            self.meter.bytes_down += 4 * len(self.ids)
+            self._asked_mean = True
+        return self.plan.mean_count
+
+    def counter(self, table: Table, k: int) -> Callable[[], None]:
+        running = table.running[:, k]
+        clients, samples = int(running.sum()), int(table.lengths[running, k].sum())
+
+        def count() -> None:
+            self.meter.gradients += clients
+            self.meter.samples += samples
+
+        return count
+
+
+class LocalLoop:
+    """One client's view of its group; `row` is its place in the stack, as a (1,) tensor."""
+
+    def __init__(self, group: Group, row: Tensor) -> None:
+        self._group, self._row, self._passed = group, row, 0
+        counts = torch.tensor(group.counts, device=group.device)
+        self.count = self._mine(counts).to(group.task.layout.dtype)
+        self.t = group.plan.t
+
+    @property
+    def mean_count(self) -> float:
+        return self._group.ask_mean_count()
+
+    def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
+        group, passed = self._group, self._passed
+        self._passed += 1
+        table = group.table(passed)
+        masked = _Masks(self, table)
+        keys = self._mine(group.keys("dropout")) if group.task.randomness != "none" else None
+        carry = init
+        for k in range(table.steps):
+            # A client's own step number, so that the second pass does not repeat the masks.
+            key = None if keys is None else keyed.fold(keys, passed * self.count.long() + k)
+            data = DataObjective(group.task, masked.batch(k, key), self.t, k, group.stacked)
+            new = step(carry, dress(group.task, data, group.counter(table, k)))
+            carry = masked.running(k, new, carry)
+        return carry
+
+    @property
+    def full(self) -> Objective:
+        group = self._group
+        table = group.whole()
+        masked = _Masks(self, table)
+        keys = self._mine(group.keys("dropout-full")) if group.task.randomness != "none" else None
+        parts = [
+            DataObjective(
+                group.task,
+                masked.batch(k, None if keys is None else keyed.fold(keys, k)),
+                self.t,
+                0,
+                group.stacked,
+            )
+            for k in range(table.steps)
+        ]
+        lengths = np.where(table.running, table.lengths, 0)
+        shares = torch.tensor(lengths / lengths.sum(1, keepdims=True), device=group.device)
+        mine = self._mine(shares).to(group.task.layout.dtype)
+        objective = parts[0] if len(parts) == 1 else Pooled(parts, list(mine.unbind()))
+        counters = [group.counter(table, k) for k in range(table.steps)]
+
+        def count() -> None:
+            for counter in counters:
+                counter()
+
+        return dress(group.task, objective, count)
+
+    def draw(self, purpose: str, like: Tensor) -> Tensor:
+        key = self._mine(self._group.keys(f"draw/{purpose}"))
+        return keyed.uniform(key, like.shape, like.dtype)
+
+    def _mine(self, per_client: Tensor) -> Tensor:
+        """This client's row; an index_select because `vmap` has no item()."""
+        if not self._group.stacked:
+            return per_client[0]
+        return per_client.index_select(0, self._row).squeeze(0)
+
+
+class _Masks:
+    """A table as one client sees it, with padding and finished clients masked out."""
+
+    def __init__(self, loop: LocalLoop, table: Table) -> None:
+        group = loop._group
+        self._loop, self._group, self._table = loop, group, table
+        dtype, device = group.task.layout.dtype, group.device
+        if group.stacked and table.padded:
+            width = np.arange(table.index.shape[2])
+            valid = width[None, None, :] < table.lengths[:, :, None]
+            self._valid = torch.tensor(valid, device=device).to(dtype)
+        self._uneven = group.stacked and table.uneven
+
+    def batch(self, k: int, key: Tensor | None) -> Batch:
+        group, table = self._group, self._table
+        index, valid = self._loop._mine(table.index[:, k]), None
+        if not group.stacked:
+            index = index[: int(table.lengths[0, k])]
+        elif table.padded:
+            valid = self._loop._mine(self._valid[:, k])
+        return Batch(group.inputs[index], group.targets[index], valid, key)
+
+    def running(self, k: int, new: T, old: T) -> T:
+        if not self._uneven:
+            return new
+        running = k < self._loop.count
+        return tree.map(lambda a, b: torch.where(running, a, b), new, old)
+
+
+__all__ = ["Group", "LocalLoop", "Meter", "Vector"]

@@ -1,0 +1,150 @@
+"""The plan of a round: who takes part, how much each runs, and which samples each step sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from undrift import keyed
+from undrift.core import Cohort
+from undrift.data.clients import Clients
+from undrift.data.work import Work
+from undrift.participation import Floats, Ids, Participation
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One round, decided before any work."""
+
+    t: int
+    ids: Ids  # distinct clients, ascending
+    weights: Floats  # in the mean of the uploads, sum one
+    counts: NDArray[np.int64]  # K_i
+    cohort: Cohort
+
+    @property
+    def mean_count(self) -> float:
+        mean = math.fsum(self.weights * self.counts)
+        # Equal K_i must give exactly K: methods compare K_i with this mean.
+        return float(round(mean)) if math.isclose(mean, round(mean), rel_tol=1e-12) else mean
+
+    def groups(self, chunk: int, *, by_work: bool) -> Iterator[NDArray[np.int64]]:
+        """Positions in the cohort, `chunk` at a time; clients of like work together if asked."""
+        order = np.arange(len(self.ids))
+        if by_work:
+            order = np.argsort(-self.counts, kind="stable")
+        for start in range(0, len(order), chunk):
+            yield order[start : start + chunk]
+
+
+@dataclass(frozen=True)
+class Planner:
+    clients: Clients
+    population: Floats
+    participation: Participation
+    work: Work
+    batch_size: int | None
+    seed: int
+
+    def plan(self, t: int) -> Plan:
+        ids, weights = self.participation.sample(t, self.population, self.seed)
+        counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
+        mass = math.fsum(self.population[ids])
+        return Plan(t, ids, weights, counts, Cohort(t, len(self.population), len(ids), mass))
+
+    def _steps(self, client: int, t: int) -> int:
+        n = int(self.clients.sizes[client])
+        epoch = 1 if self.batch_size is None else math.ceil(n / self.batch_size)
+        return self.work.steps(client=client, epoch=epoch, t=t, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Minibatches of a group of clients: which samples of the pool step k of each client sees."""
+
+    index: Tensor  # (clients, steps, width), padded with a sample of the same client
+    lengths: NDArray[np.int64]  # (clients, steps) samples in front of the padding
+    running: NDArray[np.bool_]  # (clients, steps) whether the client still runs at this step
+
+    @property
+    def steps(self) -> int:
+        return int(self.lengths.shape[1])
+
+    @property
+    def padded(self) -> bool:
+        return bool((self.lengths < self.index.shape[2]).any())
+
+    @property
+    def uneven(self) -> bool:
+        return not bool(self.running.all())
+
+
+def minibatches(
+    planner: Planner, t: int, ids: Ids, counts: NDArray[np.int64], passed: int, device: torch.device
+) -> Table:
+    """Steps passed * K_i, ..., (passed + 1) * K_i - 1 of each client's reshuffled epochs."""
+    rows = [
+        _stream(planner, t, int(i), passed * int(k), int(k))
+        for i, k in zip(ids, counts, strict=True)
+    ]
+    return _pad(rows, device)
+
+
+def whole(planner: Planner, ids: Ids, device: torch.device) -> Table:
+    """All samples of each client in order, in slices of the batch size."""
+    rows = []
+    for i in ids:
+        held = planner.clients.of(int(i))
+        size = planner.batch_size or len(held)
+        rows.append(_slices(held, size))
+    return _pad(rows, device)
+
+
+_Row = tuple[NDArray[np.int64], NDArray[np.int64]]  # (steps, width) indices, (steps,) lengths
+
+
+def _slices(order: NDArray[np.int64], size: int) -> _Row:
+    """Consecutive slices; the last one padded with the first sample."""
+    size = min(size, len(order))
+    steps = math.ceil(len(order) / size)
+    lengths = np.full(steps, size, dtype=np.int64)
+    lengths[-1] = len(order) - (steps - 1) * size
+    padding = np.full(steps * size - len(order), order[0])
+    return np.concatenate([order, padding]).reshape(steps, size), lengths
+
+
+def _stream(planner: Planner, t: int, client: int, start: int, count: int) -> _Row:
+    held = planner.clients.of(client)
+    size = planner.batch_size or len(held)
+    if size >= len(held):  # the whole local data at every step: the order does not matter
+        return np.broadcast_to(held, (count, len(held))), np.full(count, len(held), dtype=np.int64)
+    epoch_steps = math.ceil(len(held) / size)
+    first, last = start // epoch_steps, (start + count - 1) // epoch_steps
+    epochs = [
+        _slices(keyed.generator(planner.seed, "batches", t, client, e).permutation(held), size)
+        for e in range(first, last + 1)
+    ]
+    skip = start - first * epoch_steps
+    index = np.concatenate([epoch[0] for epoch in epochs])[skip : skip + count]
+    lengths = np.concatenate([epoch[1] for epoch in epochs])[skip : skip + count]
+    return index, lengths
+
+
+def _pad(rows: list[_Row], device: torch.device) -> Table:
+    steps = max(len(lengths) for _, lengths in rows)
+    width = max(index.shape[1] for index, _ in rows)
+    table = np.empty((len(rows), steps, width), dtype=np.int64)
+    all_lengths = np.full((len(rows), steps), width, dtype=np.int64)
+    running = np.zeros((len(rows), steps), dtype=np.bool_)
+    for i, (index, lengths) in enumerate(rows):
+        table[i] = index[0, 0]
+        table[i, : len(index), : index.shape[1]] = index
+        all_lengths[i, : len(lengths)] = lengths
+        running[i, : len(lengths)] = True
+    return Table(torch.from_numpy(table).to(device), all_lengths, running)

@@ -1,0 +1,128 @@
+"""A look at model, loss and data before any work: errors a user would otherwise meet mid-run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from undrift.data.clients import Clients
+from undrift.objective import KeyedDropout, Loss, per_sample
+
+
+@dataclass(frozen=True)
+class Facts:
+    randomness: str  # of the forward pass: "none", "dropout" (keyed masks), "other" (torch's own)
+    separable: bool  # whether the loss is the mean of the losses of the samples
+    activations: int  # numbers a forward pass writes, per sample
+    classes: int | None  # outputs of a classifier
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation of a forward pass: does it draw random numbers, how much it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.random = False
+        self.written = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.random |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.written += result.numel()
+        return result
+
+
+def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
+    """Raises a clear `ValueError` for a model, loss and data that do not fit each other."""
+    device = next(model.parameters()).device
+    few = [int(i) for i in clients.index[:2]]
+    inputs, targets = clients.inputs[few].to(device), clients.targets[few].to(device)
+    if inputs.is_floating_point():
+        inputs = inputs.to(next(model.parameters()).dtype)
+    if targets.is_floating_point():
+        targets = targets.to(next(model.parameters()).dtype)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    watch, drops = _Watch(), KeyedDropout(torch.zeros((), dtype=torch.int64, device=device))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            with watch, drops:
+                outputs = functional_call(model, {}, (inputs,))
+        except Exception as error:
+            raise ValueError(
+                f"The model needs to accept inputs of shape {tuple(inputs.shape)}, got "
+                f"{_line(error)}; check its first layer against the data."
+            ) from error
+        _refuse_changed_buffers(model, before)
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"The model needs to return one tensor, got {type(outputs).__name__}; wrap it."
+            )
+        classes = _check_labels(outputs, clients)
+        value = _value(loss, outputs, targets)
+        separable = _separable(loss, outputs, targets, value)
+    # Our own mask arithmetic draws no random numbers, so what is still random is not ours.
+    randomness = "other" if watch.random else "dropout" if drops.calls else "none"
+    return Facts(randomness, separable, watch.written // len(targets), classes)
+
+
+def _value(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    try:
+        value = loss(outputs, targets)
+    except Exception as error:
+        raise ValueError(
+            f"The model's output needs to fit the loss, got output {tuple(outputs.shape)} "
+            f"{outputs.dtype} and targets {tuple(targets.shape)} {targets.dtype} ({_line(error)}); "
+            "change the last layer, the loss or the targets."
+        ) from error
+    if not isinstance(value, Tensor) or value.ndim != 0:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"The loss needs to return a scalar tensor, got {shape}; reduce it with a mean."
+        )
+    return value
+
+
+def _separable(loss: Loss, outputs: Tensor, targets: Tensor, value: Tensor) -> bool:
+    try:
+        mean = per_sample(loss, outputs, targets).mean()
+    except Exception:  # whatever a foreign loss raises under vmap, it cannot be masked
+        return False
+    return bool(torch.allclose(mean, value, rtol=1e-4, atol=1e-6))
+
+
+def _check_labels(outputs: Tensor, clients: Clients) -> int | None:
+    if clients.targets.is_floating_point() or outputs.ndim < 2:
+        return None
+    classes = int(outputs.shape[1])
+    for who, targets in (("clients", clients.targets), ("test set", (clients.test or (0, 0))[1])):
+        if not isinstance(targets, Tensor) or outputs.ndim != targets.ndim + 1:
+            continue
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"Labels need to lie in 0...{classes - 1} for a model with {classes} outputs, got "
+                f"{low if low < 0 else high} in the {who}; widen the last layer or fix the labels."
+            )
+    return classes
+
+
+def _refuse_changed_buffers(model: nn.Module, before: dict[str, Tensor]) -> None:
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise ValueError(
+                f"The model needs a forward pass without side effects, got a change of its buffer "
+                f"{name!r}; state that is not a parameter would be lost between clients."
+            )
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")

@@ -1,0 +1,61 @@
+"""Counter-based randomness: every draw is a function of (seed, purpose, round, client, step).
+
+Nothing here has a state, so results do not depend on the order of execution, on the number of
+workers, or on a resume in the middle. Draws made while a round is planned (cohorts, permutations,
+amounts of work) come from NumPy's Philox under a hashed key. Draws made inside a model or an
+algorithm (dropout masks, stochastic codecs) must also work on a tensor of keys under `vmap`, which
+no stateful generator can; they come from the SplitMix64 hash written as tensor arithmetic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+_MIX1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
+_MIX2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+
+
+def _digest(seed: int, purpose: str, *counters: int, size: int) -> bytes:
+    text = f"{seed}/{purpose}/" + "/".join(map(str, counters))
+    return hashlib.blake2b(text.encode(), digest_size=size).digest()
+
+
+def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
+    """A NumPy generator for this purpose alone."""
+    key = int.from_bytes(_digest(seed, purpose, *counters, size=16), "little")
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def key(seed: int, purpose: str, *counters: int) -> int:
+    """A signed 64-bit key for the tensor hash below."""
+    return int.from_bytes(_digest(seed, purpose, *counters, size=8), "little", signed=True)
+
+
+def _mix(z: Tensor) -> Tensor:
+    # torch shifts int64 arithmetically; the masks make the shifts logical.
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX2
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def fold(keys: Tensor, counter: int | Tensor) -> Tensor:
+    """New keys from keys and a counter (a step, a call)."""
+    return _mix(keys + (counter + 1) * _GOLDEN)
+
+
+def uniform(keys: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniforms in [0, 1) of the given shape from one key, a scalar (or a row under `vmap`).
+
+    The leading coordinates do not depend on how long the tensor is.
+    """
+    counters = torch.arange(int(np.prod(shape)), device=keys.device).view(tuple(shape))
+    bits = _mix(keys + counters * _GOLDEN)
+    if dtype == torch.float64:
+        return ((bits >> 11) & 0x1FFFFFFFFFFFFF).to(dtype) * 2.0**-53
+    return ((bits >> 40) & 0xFFFFFF).to(dtype) * 2.0**-24

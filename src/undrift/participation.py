@@ -1,0 +1,189 @@
+"""Who takes part in a round, and with which weight.
+
+Which combinations are unbiased for sum_i w_i D_i (docs/participation.md has the numbers):
+* everybody, any weights: exact;
+* a fixed size or Bernoulli with uniform weights: unbiased (Bernoulli: given that somebody came);
+* with replacement by weight: unbiased for any weights;
+* a fixed size or Bernoulli with size weights renormalised over the cohort: biased when sizes
+  differ. This is what most libraries do; it is also the default here, for it is what most papers
+  run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift import keyed
+from undrift.check import require, require_choice
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+
+class Sample(NamedTuple):
+    """Distinct clients in ascending order and their weights in the mean, which sum to one."""
+
+    ids: Ids
+    weights: Floats
+
+
+@runtime_checkable
+class Participation(Protocol):
+    def sample(self, t: int, population: Floats, seed: int) -> Sample:
+        """Draw round t's cohort; `population` are everybody's weights, with sum one."""
+        ...
+
+    def check(self, population: int, rounds: int) -> None: ...
+
+
+def _renormalised(ids: Ids, population: Floats, t: int) -> Sample:
+    weights = population[ids]
+    if weights.sum() <= 0:
+        raise ValueError(
+            f"A cohort needs a positive total weight, got 0 in round {t + 1} for clients "
+            f"{ids.tolist()}; give one of them a weight."
+        )
+    return Sample(ids, weights / weights.sum())
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """`count` clients without replacement."""
+
+    count: int
+
+    def sample(self, t: int, population: Floats, seed: int) -> Sample:
+        n = len(population)
+        if self.count == n:
+            return _renormalised(np.arange(n), population, t)
+        ids = keyed.generator(seed, "cohort", t).choice(n, self.count, replace=False)
+        return _renormalised(np.sort(ids), population, t)
+
+    def check(self, population: int, rounds: int) -> None:
+        require(
+            1 <= self.count <= population,
+            "participation",
+            f"between 1 and {population} clients",
+            self.count,
+        )
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Every client independently with probability p; drawn again until somebody comes."""
+
+    p: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.p <= 1, "Bernoulli", "a probability in (0, 1]", self.p)
+
+    def sample(self, t: int, population: Floats, seed: int) -> Sample:
+        rng = keyed.generator(seed, "cohort", t)
+        while True:
+            ids = np.flatnonzero(rng.random(len(population)) < self.p)
+            if len(ids):
+                return _renormalised(ids, population, t)
+
+    def check(self, population: int, rounds: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class WithReplacement:
+    """`count` draws with probability w_i; a client drawn twice counts twice (the thesis's law).
+
+    Unbiased for the model. Means of duals over all clients (SCAFFOLD's c) are exact only when
+    clients are drawn without replacement.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, "WithReplacement", "at least one draw", self.count)
+
+    def sample(self, t: int, population: Floats, seed: int) -> Sample:
+        draws = keyed.generator(seed, "cohort", t).choice(len(population), self.count, p=population)
+        ids, times = np.unique(draws, return_counts=True)
+        return Sample(ids, times / self.count)
+
+    def check(self, population: int, rounds: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Explicit cohorts, one list of client ids per round, or a function of the round."""
+
+    of: Sequence[Sequence[int]] | Callable[[int], Sequence[int]]
+
+    def sample(self, t: int, population: Floats, seed: int) -> Sample:
+        listed = self.of(t) if callable(self.of) else self.of[t]
+        ids = np.unique(np.asarray(listed, dtype=np.int64))
+        if len(ids) == 0 or len(ids) != len(listed) or ids[0] < 0 or ids[-1] >= len(population):
+            raise ValueError(
+                f"participation needs a cohort of distinct clients in 0...{len(population) - 1}, "
+                f"got {list(listed)} in round {t + 1}."
+            )
+        return _renormalised(ids, population, t)
+
+    def check(self, population: int, rounds: int) -> None:
+        if callable(self.of):
+            return
+        require(
+            len(self.of) >= rounds,
+            "participation",
+            f"a cohort for each of {rounds} rounds",
+            len(self.of),
+            "list more cohorts or lower rounds",
+        )
+        everybody = np.full(population, 1 / population)
+        for t in range(rounds):
+            self.sample(t, everybody, 0)
+
+
+AnyParticipation = (
+    float | int | Participation | Sequence[Sequence[int]] | Callable[[int], Sequence[int]]
+)
+
+
+def parse(participation: AnyParticipation, population: int) -> Participation:
+    """A float is a fraction, an int a count, a list or function explicit cohorts."""
+    if isinstance(participation, bool):
+        raise ValueError("participation needs a fraction or a count, got a bool; write 1.0.")
+    if isinstance(participation, int | np.integer):
+        return FixedSize(int(participation))
+    if isinstance(participation, float):
+        require(
+            0 < participation <= 1,
+            "participation",
+            "a fraction in (0, 1] or an integer count",
+            participation,
+        )
+        # The small term repairs products such as 0.29 * 100 = 28.999999999999996.
+        return FixedSize(max(1, int(participation * population + 1e-9)))
+    if isinstance(participation, Participation):
+        return participation
+    return Cohorts(participation)
+
+
+Weighting = Literal["size", "uniform"] | Sequence[float]
+
+
+def population_weights(weighting: Weighting, sizes: NDArray[np.int64]) -> Floats:
+    """w_i of every client, with sum one."""
+    if isinstance(weighting, str):
+        require_choice("simulate", "weighting", weighting, ("size", "uniform"))
+        raw = sizes.astype(np.float64) if weighting == "size" else np.ones(len(sizes))
+    else:
+        raw = np.asarray(weighting, dtype=np.float64)
+        if raw.shape != sizes.shape or not np.isfinite(raw).all() or (raw < 0).any():
+            raise ValueError(
+                f"weighting needs one finite weight >= 0 for each of {len(sizes)} clients, got "
+                f"{weighting!r}."
+            )
+        require(raw.sum() > 0, "weighting", "a positive sum", float(raw.sum()))
+    normalised: Floats = raw / raw.sum()
+    return normalised

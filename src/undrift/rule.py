@@ -1,0 +1,80 @@
+"""Local update rules: how a client turns its gradient into a direction.
+
+A method whose algebra allows it has a field `rule`; the step is then `y <- y - lr * d` with
+`d, s = rule(g, s)`. The state starts anew in every round, as in the documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from undrift.check import require
+
+
+class Rule(Protocol):
+    def init(self, x: Tensor) -> Any: ...
+    def __call__(self, g: Tensor, s: Any) -> tuple[Tensor, Any]: ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """d = g."""
+
+    def init(self, x: Tensor) -> tuple[()]:
+        return ()
+
+    def __call__(self, g: Tensor, s: tuple[()]) -> tuple[Tensor, tuple[()]]:
+        return g, s
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """m <- beta m + g; d = m, or g + beta m with `nesterov` (torch.optim.SGD without dampening)."""
+
+    beta: float = 0.9
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta < 1, "Momentum", "beta in [0, 1)", self.beta)
+
+    def init(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    def __call__(self, g: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        m = self.beta * s + g
+        return (g + self.beta * m if self.nesterov else m), m
+
+
+class AdamState(NamedTuple):
+    m: Tensor
+    v: Tensor
+    k: Tensor
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Kingma and Ba, with bias correction (torch.optim.Adam)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta1 < 1, "Adam", "beta1 in [0, 1)", self.beta1)
+        require(0 <= self.beta2 < 1, "Adam", "beta2 in [0, 1)", self.beta2)
+        require(self.eps > 0, "Adam", "eps > 0", self.eps)
+
+    def init(self, x: Tensor) -> AdamState:
+        return AdamState(torch.zeros_like(x), torch.zeros_like(x), x.new_zeros(()))
+
+    def __call__(self, g: Tensor, s: AdamState) -> tuple[Tensor, AdamState]:
+        k = s.k + 1
+        m = self.beta1 * s.m + (1 - self.beta1) * g
+        v = self.beta2 * s.v + (1 - self.beta2) * g * g
+        m_hat = m / (1 - self.beta1**k)
+        v_hat = v / (1 - self.beta2**k)
+        return m_hat / (v_hat.sqrt() + self.eps), AdamState(m, v, k)

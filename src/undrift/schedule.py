@@ -1,0 +1,88 @@
+"""Hyper-parameters that change with the round.
+
+A `Schedule` is the float of round 0 with a rule for the others, so it can be given wherever an
+algorithm takes a number: `FedAvg(lr=exponential(0.1, 0.998))`. The engine replaces it once a round
+(`resolve`); algorithm bodies only ever see plain floats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+A = TypeVar("A")
+
+
+class Schedule(float):
+    """A number that depends on the round: `at(t)` gives it, `float(...)` is its value at t = 0."""
+
+    at: Callable[[int], float]
+    text: str
+
+    def __new__(cls, at: Callable[[int], float], text: str | None = None) -> Schedule:
+        self = super().__new__(cls, at(0))
+        self.at = at
+        self.text = text or f"Schedule({getattr(at, '__name__', repr(at))})"
+        return self
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schedule) and self.text == other.text
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Schedule, (self.at, self.text)
+
+
+def _exponential(start: float, factor: float, t: int) -> float:
+    return start * factor**t
+
+
+def _piecewise(start: float, changes: tuple[tuple[int, float], ...], t: int) -> float:
+    value = start
+    for since, new in changes:
+        if t >= since:
+            value = new
+    return value
+
+
+def exponential(start: float, factor: float) -> Schedule:
+    """start * factor**t, as the learning rates of the documents."""
+    return Schedule(partial(_exponential, start, factor), f"exponential({start}, {factor})")
+
+
+def piecewise(start: float, changes: Mapping[int, float]) -> Schedule:
+    """`start`, then each value from its round on: `piecewise(0.1, {50: 0.5, 150: 1.0})`."""
+    ordered = tuple(sorted(changes.items()))
+    text = f"piecewise({start}, {dict(ordered)})"
+    return Schedule(partial(_piecewise, start, ordered), text)
+
+
+def resolve(algorithm: A, t: int) -> A:
+    """The algorithm with every schedule replaced by its value in round t, also in nested fields.
+
+    Replacing runs the dataclass's own checks again, so a value that leaves its range is refused.
+    """
+    if not dataclasses.is_dataclass(algorithm) or isinstance(algorithm, type):
+        return algorithm
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        now = value.at(t) if isinstance(value, Schedule) else resolve(value, t)
+        if now is not value:
+            changed[field.name] = now
+    return dataclasses.replace(algorithm, **changed) if changed else algorithm
+
+
+def scheduled(algorithm: object) -> bool:
+    """Whether any hyper-parameter changes with the round."""
+    return resolve(algorithm, 0) is not algorithm

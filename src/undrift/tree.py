@@ -1,0 +1,49 @@
+"""Trees of tensors: tensors, tuples and NamedTuples, nested; `()` is the tree without leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+T = TypeVar("T")
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    return pytree.tree_leaves(tree)
+
+
+def map(function: Callable[..., Tensor], tree: T, *others: T) -> T:
+    return pytree.tree_map(function, tree, *others)  # type: ignore[no-any-return]
+
+
+def named_leaves(tree: Any) -> dict[str, Tensor]:
+    """Leaves by path: {"x": ..., "c": ...} for a NamedTuple, {"": ...} for a bare tensor."""
+    paths, _ = pytree.tree_flatten_with_path(tree)
+    return {pytree.keystr(path).lstrip("."): leaf for path, leaf in paths}
+
+
+def with_leaves(tree: T, values: Sequence[Tensor]) -> T:
+    """A tree of the same structure with other leaves, in the order of `leaves`."""
+    return pytree.tree_unflatten(values, pytree.tree_structure(tree))  # type: ignore[no-any-return]
+
+
+def same_structure(one: Any, other: Any) -> bool:
+    return bool(pytree.tree_structure(one) == pytree.tree_structure(other))
+
+
+def stack(trees: Sequence[T]) -> T:
+    """One tree whose leaves have a leading axis over the given trees."""
+    return map(lambda *rows: torch.stack(rows), trees[0], *trees[1:])
+
+
+def row(tree: T, i: int) -> T:
+    """Row i of a stacked tree, as a copy that does not keep the whole stack alive."""
+    return map(lambda leaf: leaf[i].clone(), tree)
+
+
+def nbytes(tree: Any) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))

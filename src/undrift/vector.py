@@ -1,0 +1,145 @@
+"""Any `nn.Module` as one flat vector, and back, as views."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from undrift.core import Vector
+
+_BATCH_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.LazyBatchNorm1d,
+    nn.LazyBatchNorm2d,
+    nn.LazyBatchNorm3d,
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trainable parameter of a model lies in the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """Checks that the model can be a vector; frozen parameters stay out of it."""
+        refuse_batch_norm(model)
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if not named:
+            raise ValueError(
+                "The model needs at least one trainable parameter, got none; "
+                "set requires_grad=True on what should be trained."
+            )
+        for name, p in named:
+            if nn.parameter.is_lazy(p):
+                raise ValueError(
+                    f"The model needs initialised parameters, got lazy {name!r}; "
+                    "call the model once on a sample before simulate()."
+                )
+            if not p.is_floating_point() or p.dtype != named[0][1].dtype:
+                raise ValueError(
+                    f"The model needs one floating-point dtype for all parameters, got {p.dtype} "
+                    f"for {name!r} and {named[0][1].dtype} for {named[0][0]!r}; "
+                    "convert it with model.float() or model.double()."
+                )
+        first = named[0][1]
+        return cls(
+            tuple(name for name, _ in named),
+            tuple(p.shape for _, p in named),
+            tuple(p.numel() for _, p in named),
+            first.dtype,
+            first.device,
+        )
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def views(self, x: Vector) -> dict[str, Tensor]:
+        """The model's parameters as views of x, differentiable in x.
+
+        `split` matters: the backward pass of one split is one concatenation, that of a slice per
+        parameter would write the whole vector once for each of them.
+        """
+        parts = torch.split(x, list(self.sizes))
+        named = zip(self.names, parts, self.shapes, strict=True)
+        return {name: part.view(shape) for name, part, shape in named}
+
+    def gather(self, model: nn.Module) -> Vector:
+        """A copy of the model's trainable parameters as one vector."""
+        parameters = dict(model.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def bind(self, model: nn.Module, x: Vector) -> nn.Module:
+        """A copy of the model whose parameters are views of x: changing x changes the model."""
+        bound = copy.deepcopy(model)
+        parameters = dict(bound.named_parameters())
+        for name, view in self.views(x.detach()).items():
+            parameters[name].data = view
+        return bound
+
+    def levels(self) -> Tensor:
+        """(D,) for each coordinate the index of the top-level child it belongs to."""
+        heads = [name.split(".", 1)[0] for name in self.names]
+        order = {head: level for level, head in enumerate(dict.fromkeys(heads))}
+        per_parameter = torch.tensor([order[head] for head in heads], device=self.device)
+        sizes = torch.tensor(self.sizes, device=self.device)
+        return per_parameter.repeat_interleave(sizes)
+
+
+def refuse_batch_norm(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        running = isinstance(module, nn.modules.instancenorm._InstanceNorm) and (
+            module.track_running_stats
+        )
+        if isinstance(module, _BATCH_NORMS) or running:
+            raise ValueError(
+                f"The model needs layers without running statistics, got {type(module).__name__} "
+                f"at {name or 'the top'!r}, which can neither be averaged over clients nor "
+                "stacked; convert it with undrift.group_norm(model)."
+            )
+
+
+def group_norm(model: nn.Module, groups: int = 2) -> nn.Module:
+    """A copy of the model with every BatchNorm replaced by a GroupNorm of the same affine weights.
+
+    `groups` is lowered per layer to the largest divisor of its channels (2 in the documents).
+    """
+    if groups < 1:
+        raise ValueError(f"group_norm needs groups >= 1, got {groups}.")
+    converted = copy.deepcopy(model)
+    return _convert(converted, groups)
+
+
+def _convert(module: nn.Module, groups: int) -> nn.Module:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        channels = module.num_features
+        fitting = max(g for g in range(1, min(groups, channels) + 1) if channels % g == 0)
+        norm = nn.GroupNorm(fitting, channels, eps=module.eps, affine=module.affine)
+        if module.affine:
+            norm.weight = module.weight
+            norm.bias = module.bias
+        return norm.train(module.training)
+    for name, child in module.named_children():
+        setattr(module, name, _convert(child, groups))
+    return module
+
+
+def sha256(x: Vector) -> str:
+    """Hash of a vector's dtype and exact bits."""
+    flat = x.detach().cpu().contiguous()
+    digest = hashlib.sha256(str(flat.dtype).encode())
+    digest.update(flat.numpy().tobytes())
+    return digest.hexdigest()
