@@ -1,0 +1,80 @@
+"""What several test files share: the quadratic test bed and a small net with minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import undrift as ud
+
+
+def bed(clients: int = 5, dim: int = 3, seed: int = 0, **options: Any) -> ud.data.Quadratics:
+    """Heterogeneous quadratics in float64 with known A_i, b_i and optimum."""
+    return ud.data.quadratics(clients, dim, seed=seed, **options)
+
+
+def on_quadratics(
+    algorithm: Any, problem: ud.data.Quadratics, *, rounds: int, work: Any = 5, **options: Any
+) -> ud.Run:
+    """A finished run with exact gradients from x = 0, uniform weights unless told otherwise."""
+    options.setdefault("weighting", "uniform")
+    run = ud.simulate(
+        algorithm,
+        problem.model(),
+        problem.clients,
+        loss=problem.loss,
+        work=ud.Steps(work) if isinstance(work, int | Sequence) else work,
+        rounds=rounds,
+        evaluate_every=max(1, rounds),
+        **options,
+    )
+    for _ in run:
+        pass
+    return run
+
+
+def small_net(seed: int = 0, dropout: float = 0.3, dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3)).to(dtype)
+
+
+def small_clients(
+    sizes: Sequence[int] = (11, 7, 16, 9), seed: int = 0, dtype: torch.dtype = torch.float64
+) -> ud.Clients:
+    """Unequal sizes, so that minibatches of 4 are ragged; labels differ between clients."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for i, n in enumerate(sizes):
+        inputs = torch.tensor(rng.normal(i * 0.5, 1.0, size=(n, 6)), dtype=dtype)
+        targets = torch.tensor(rng.choice(3, n, p=np.roll([0.7, 0.2, 0.1], i)))
+        pairs.append((inputs, targets))
+    return ud.Clients(pairs)
+
+
+def on_net(algorithm: Any, *, mode: str, rounds: int = 4, **options: Any) -> ud.Run:
+    """A finished run of the small net with ragged minibatches, dropout and unequal work."""
+    options.setdefault("work", ud.Steps([3, 5, 2, 6]))
+    options.setdefault("batch_size", 4)
+    options.setdefault("clients", small_clients())
+    options.setdefault("model", small_net())
+    run = ud.simulate(
+        algorithm,
+        options.pop("model"),
+        options.pop("clients"),
+        loss=nn.functional.cross_entropy,
+        rounds=rounds,
+        mode=mode,  # type: ignore[arg-type]
+        evaluate_every=max(1, rounds),
+        **options,
+    )
+    for _ in run:
+        pass
+    return run
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max())
