@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 import undrift as ud
+from undrift.testing import small_clients, small_net
 
 
 def bed(clients: int = 5, dim: int = 3, seed: int = 0, **options: Any) -> ud.data.Quadratics:
@@ -35,24 +35,6 @@ def on_quadratics(
     for _ in run:
         pass
     return run
-
-
-def small_net(seed: int = 0, dropout: float = 0.3, dtype: torch.dtype = torch.float64) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3)).to(dtype)
-
-
-def small_clients(
-    sizes: Sequence[int] = (11, 7, 16, 9), seed: int = 0, dtype: torch.dtype = torch.float64
-) -> ud.Clients:
-    """Unequal sizes, so that minibatches of 4 are ragged; labels differ between clients."""
-    rng = np.random.default_rng(seed)
-    pairs = []
-    for i, n in enumerate(sizes):
-        inputs = torch.tensor(rng.normal(i * 0.5, 1.0, size=(n, 6)), dtype=dtype)
-        targets = torch.tensor(rng.choice(3, n, p=np.roll([0.7, 0.2, 0.1], i)))
-        pairs.append((inputs, targets))
-    return ud.Clients(pairs)
 
 
 def on_net(algorithm: Any, *, mode: str, rounds: int = 4, **options: Any) -> ud.Run:

@@ -46,7 +46,9 @@ def _mix(z: Tensor) -> Tensor:
 
 def fold(keys: Tensor, counter: int | Tensor) -> Tensor:
     """New keys from keys and a counter (a step, a call)."""
-    return _mix(keys + (counter + 1) * _GOLDEN)
+    # As a tensor, because a product of Python integers would not wrap around.
+    offset = torch.as_tensor(counter, dtype=torch.int64, device=keys.device) + 1
+    return _mix(keys + offset * _GOLDEN)
 
 
 def uniform(keys: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:

@@ -6,13 +6,14 @@ A method whose algebra allows it has a field `rule`; the step is then `y <- y - 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from undrift.check import require
+from undrift.check import require, require_choice
 
 
 class Rule(Protocol):
@@ -78,3 +79,14 @@ class Adam:
         m_hat = m / (1 - self.beta1**k)
         v_hat = v / (1 - self.beta2**k)
         return m_hat / (v_hat.sqrt() + self.eps), AdamState(m, v, k)
+
+
+def parse(text: str) -> Rule:
+    """`sgd`, `momentum`, `momentum:0.9`, `adam` or `adam:0.9:0.999`."""
+    name, *numbers = text.strip().lower().removesuffix("()").split(":")
+    makers: dict[str, Callable[..., Rule]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
+    require_choice("rule", "it", name, makers)
+    try:
+        return makers[name](*map(float, numbers))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"A rule needs a form such as momentum:0.9, got {text!r}.") from error

@@ -7,6 +7,7 @@ algorithm takes a number: `FedAvg(lr=exponential(0.1, 0.998))`. The engine repla
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -86,3 +87,22 @@ def resolve(algorithm: A, t: int) -> A:
 def scheduled(algorithm: object) -> bool:
     """Whether any hyper-parameter changes with the round."""
     return resolve(algorithm, 0) is not algorithm
+
+
+def parse(text: str) -> float:
+    """A number, or a schedule as it prints: `0.1`, `exponential(0.1, 0.998)`."""
+    makers: dict[str, Callable[..., Schedule]] = {
+        "exponential": exponential,
+        "piecewise": piecewise,
+    }
+    name, bracket, rest = text.strip().partition("(")
+    try:
+        if not bracket:
+            return float(text)
+        arguments = ast.literal_eval(f"({rest.strip().removesuffix(')')},)")
+        return makers[name.strip()](*arguments)
+    except (KeyError, SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"A hyper-parameter needs a number or a schedule such as exponential(0.1, 0.998) or "
+            f"piecewise(0.1, {{50: 0.01}}), got {text!r}."
+        ) from error

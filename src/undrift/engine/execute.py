@@ -117,5 +117,5 @@ class Executor:
 
 def _add(total: Any, weights: Tensor, uploads: Any) -> Any:
     """total + sum_i w_i upload_i, leaf by leaf."""
-    mean = tree.map(lambda leaf: torch.tensordot(weights, leaf, 1), uploads)
+    mean = tree.map(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, 1), uploads)
     return mean if total is None else tree.map(Tensor.add_, total, mean)

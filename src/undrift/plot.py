@@ -1,0 +1,60 @@
+"""Accuracy curves as a picture, when matplotlib is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from undrift.record import Record
+
+Runs = Sequence[Sequence[Record]]  # one list of records per seed
+
+
+def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
+    """Accuracy (or loss) against rounds and against megabytes sent; False without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    by_round, by_bytes = figure.subplots(1, 2, sharey=True)
+    classified = all(
+        record.accuracy is not None or record.loss is None
+        for seeds in runs.values()
+        for records in seeds
+        for record in records
+    )
+    for name, seeds in runs.items():
+        seen = [[r for r in records if r.loss is not None] for records in seeds]
+        values = np.array([[r.accuracy if classified else r.loss for r in rs] for rs in seen])
+        rounds = [r.round for r in seen[0]]
+        sent = np.mean([_sent(records) for records in seeds], axis=0)
+        for axis, x in ((by_round, rounds), (by_bytes, sent)):
+            (line,) = axis.plot(x, values.mean(0), label=name, linewidth=1.6)
+            if len(values) > 1:
+                axis.fill_between(
+                    x, values.min(0), values.max(0), color=line.get_color(), alpha=0.12, linewidth=0
+                )
+    by_round.set(xlabel="round", ylabel="test accuracy" if classified else "loss")
+    by_bytes.set(xlabel="megabytes sent, up and down")
+    for axis in (by_round, by_bytes):
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    by_round.legend(frameon=False)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=150)
+    return True
+
+
+def _sent(records: Sequence[Record]) -> list[float]:
+    """Megabytes sent up to each evaluated round."""
+    total, sent = 0, []
+    for record in records:
+        total += record.bytes_up + record.bytes_down
+        if record.loss is not None:
+            sent.append(total / 1e6)
+    return sent

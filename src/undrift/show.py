@@ -1,0 +1,105 @@
+"""What a person sees of a run: progress, tables, where the plot went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from undrift import plot as pictures
+from undrift.engine.simulate import Run
+from undrift.record import Record
+from undrift.trial import Outcome, Setting
+
+Outcomes = Mapping[str, Sequence[Outcome]]  # per method, one per seed
+
+
+def bar(console: Console, *, quiet: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=quiet,
+    )
+
+
+def follow(run: Run, add: Callable[[Record], None], console: Console, *, quiet: bool) -> bool:
+    """Run to the end with a progress bar; True when the user stopped it."""
+    with bar(console, quiet=quiet) as progress:
+        task = progress.add_task("round", total=run.rounds, completed=run.round, accuracy="-")
+        try:
+            for record in run:
+                add(record)
+                progress.update(task, advance=1, accuracy=percent(record.accuracy))
+        except KeyboardInterrupt:
+            console.print(f"Stopped after round {run.round}; what was done is kept.")
+            return True
+    return False
+
+
+def percent(accuracy: float | None) -> str:
+    return "-" if accuracy is None else f"{100 * accuracy:.2f} %"
+
+
+def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
+    """Mean, and standard deviation over seeds when there are several."""
+    mean = form.format(np.mean(values))
+    return mean if len(values) == 1 else f"{mean} ± {form.format(np.std(values, ddof=1))}"
+
+
+def table(
+    outcomes: Outcomes, setting: Setting, console: Console, extra: Mapping[str, str] | None = None
+) -> None:
+    """The final table; `extra` is one more column, the learning rate chosen in a comparison."""
+    shown = Table(title="Result")
+    shown.add_column("method")
+    if extra:
+        shown.add_column("lr", justify="right")
+    columns = ("accuracy %", f"rounds to {100 * setting.target:g} %", "MB sent", "gradients", "s")
+    for column in columns:
+        shown.add_column(column, justify="right")
+    for name, seeds in outcomes.items():
+        reached = [outcome.rounds_to(setting.target) for outcome in seeds]
+        rounds = [r for r in reached if r is not None]
+        first = f"more than {setting.rounds}" if len(rounds) < len(reached) else spread(rounds)
+        shown.add_row(
+            name,
+            *([extra[name]] if extra else []),
+            spread([100 * outcome.last for outcome in seeds], "{:.2f}"),
+            first,
+            spread([outcome.megabytes for outcome in seeds], "{:.2f}"),
+            f"{np.mean([outcome.total('gradients') for outcome in seeds]):.0f}",
+            f"{np.mean([outcome.total('seconds') for outcome in seeds]):.1f}",
+        )
+    console.print(shown)
+    console.print("accuracy: mean of the last ten evaluations on the test set", style="dim")
+
+
+def plot(outcomes: Outcomes, folder: Path, console: Console, title: str) -> None:
+    runs = {name: [outcome.records for outcome in seeds] for name, seeds in outcomes.items()}
+    if not pictures.curves(runs, folder / "curves.png", title):
+        console.print("No plot: matplotlib is not installed; pip install 'undrift[report]'.")
+
+
+def final(run: Run, outcome: Outcome) -> dict[str, Any]:
+    """What `--json` prints."""
+    last = next((r for r in reversed(outcome.records) if r.loss is not None), None)
+    return {
+        "round": run.round,
+        "loss": None if last is None else last.loss,
+        "accuracy": None if last is None else last.accuracy,
+        "bytes_up": run.totals.bytes_up,
+        "bytes_down": run.totals.bytes_down,
+        "bytes": run.totals.bytes_up + run.totals.bytes_down,
+        "gradients": run.totals.gradients,
+        "seconds": run.totals.seconds,
+        "model_sha256": run.model_sha256,
+    }

@@ -1,0 +1,217 @@
+"""Checks that every algorithm of the contract must pass, for ours and for yours.
+
+    from undrift.testing import check_algorithm
+    check_algorithm(MyMethod(lr=0.1))
+
+Each check raises AssertionError with what was expected; `CHECKS` lists them for parametrised tests.
+They run a small net on four unequal clients with ragged minibatches, dropout and unequal work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from undrift import tree
+from undrift.core import Federated, Peer
+from undrift.data import Clients, Steps
+from undrift.engine.execute import Upload
+from undrift.engine.simulate import Run, simulate
+from undrift.schedule import Schedule
+
+Algorithm = Any  # a Federated that is also a dataclass, which no type can say
+ROUNDS = 4
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Run every check; the first that fails raises."""
+    for check in CHECKS:
+        check(algorithm)
+
+
+def small_net(seed: int = 0, dropout: float = 0.3, dtype: torch.dtype = torch.float64) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3)
+        return nn.Sequential(*layers).to(dtype)
+
+
+def small_clients(
+    sizes: tuple[int, ...] = (11, 7, 16, 9), seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Clients:
+    """Clients whose inputs and labels follow different laws."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for i, n in enumerate(sizes):
+        inputs = torch.tensor(rng.normal(i * 0.5, 1.0, size=(n, 6)), dtype=dtype)
+        targets = torch.tensor(rng.choice(3, n, p=np.roll([0.7, 0.2, 0.1], i)))
+        pairs.append((inputs, targets))
+    return Clients(pairs)
+
+
+def start(algorithm: Algorithm, **options: Any) -> Run:
+    """A run on the small problem, ready to be iterated."""
+    dtype = options.pop("dtype", torch.float64)
+    settings: dict[str, Any] = {
+        "loss": nn.functional.cross_entropy,
+        "work": Steps([3, 5, 2, 6]),
+        "batch_size": 4,
+        "participation": 3,
+        "rounds": ROUNDS,
+        "mode": "loop",
+        "evaluate_every": ROUNDS,
+        "seed": 3,
+    }
+    model = options.pop("model", None) or small_net(dtype=dtype)
+    clients = options.pop("clients", None) or small_clients(dtype=dtype)
+    return simulate(algorithm, model, clients, **(settings | options))
+
+
+def finish(run: Run) -> Tensor:
+    for _ in run:
+        pass
+    return run.x
+
+
+def check_is_a_value(algorithm: Algorithm) -> None:
+    """A frozen dataclass that survives pickling: nothing hides in `self`."""
+    assert isinstance(algorithm, Federated | Peer), "derive from Federated or Peer"
+    frozen = dataclasses.is_dataclass(algorithm) and algorithm.__dataclass_params__.frozen
+    assert frozen, f"{type(algorithm).__name__} must be a dataclass with frozen=True"
+    assert pickle.loads(pickle.dumps(algorithm)) == algorithm, "pickling must give an equal object"
+
+
+def check_state(algorithm: Algorithm) -> None:
+    """The server state has the model as its field x, of the model's size and dtype."""
+    for dtype in (torch.float32, torch.float64):
+        run = start(algorithm, dtype=dtype, rounds=2)
+        before = run.x.shape
+        x = finish(run)
+        assert x.shape == before, f"x changed its shape from {before} to {x.shape}"
+        for held in (run.state, *run.client_states.values()):
+            for name, leaf in tree.named_leaves(held).items():
+                floating = leaf.is_floating_point()
+                assert not floating or leaf.dtype == dtype, f"{name} is {leaf.dtype}, not {dtype}"
+
+
+def check_precision(algorithm: Algorithm) -> None:
+    """float32 follows float64."""
+    single = finish(start(algorithm, dtype=torch.float32))
+    double = finish(start(algorithm, dtype=torch.float64))
+    assert _apart(single.double(), double) < 1e-4, "float32 and float64 disagree"
+
+
+def check_stacked_equals_loop(algorithm: Algorithm) -> None:
+    """One client at a time and all under vmap give the same, for unequal K_i and any chunk."""
+    alone = start(algorithm)
+    finish(alone)
+    for chunk in (1, 2, 4):
+        stacked = start(algorithm, mode="stacked", chunk_size=chunk)
+        finish(stacked)
+        pairs = [(alone.state, stacked.state)]
+        pairs += [(alone.client_states[i], stacked.client_states[i]) for i in alone.client_states]
+        for one, other in pairs:
+            for a, b in zip(tree.leaves(one), tree.leaves(other), strict=True):
+                assert _apart(a, b) < 1e-12, f"stacked (chunks of {chunk}) and loop disagree"
+
+
+def check_no_mutation(algorithm: Algorithm) -> None:
+    """A round makes new states and leaves the old ones as they were."""
+    run = start(algorithm)
+    next(run)
+    old = tree.leaves((run.state, tuple(run.client_states.values())))
+    copies = [leaf.clone() for leaf in old]
+    finish(run)
+    for leaf, copy in zip(old, copies, strict=True):
+        assert torch.equal(leaf, copy), "a state was changed in place; return a new one"
+
+
+def check_resume(algorithm: Algorithm) -> None:
+    """Saved in the middle and resumed in another run: bit-identical."""
+    whole = finish(start(algorithm))
+    with tempfile.TemporaryDirectory() as folder:
+        finish(start(algorithm, rounds=ROUNDS // 2, checkpoint=folder))
+        rest = finish(start(algorithm, resume=folder))
+    assert torch.equal(whole, rest), "the resumed run ends elsewhere; is all state in the tuples?"
+
+
+def check_deterministic(algorithm: Algorithm) -> None:
+    """Same seed, same bits; the order in which a cohort is listed does not matter."""
+    cohorts = [[0, 2], [3, 1, 0], [1, 2], [3, 0]]
+    ends = [
+        finish(start(algorithm, participation=[order(c) for c in cohorts]))
+        for order in (list, list, lambda c: c[::-1], sorted)
+    ]
+    assert all(torch.equal(ends[0], end) for end in ends[1:]), "runs with the same seed differ"
+
+
+def check_schedules(algorithm: Algorithm) -> None:
+    """A hyper-parameter given as a constant schedule is the same as the number."""
+    plain = finish(start(algorithm))
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if isinstance(value, float) and not isinstance(value, Schedule):
+            constant = Schedule(lambda t, value=value: value)  # type: ignore[misc]
+            scheduled = dataclasses.replace(algorithm, **{field.name: constant})
+            same = torch.equal(finish(start(scheduled)), plain)
+            assert same, f"{field.name} as a schedule changes the result"
+
+
+def check_zero_weight(algorithm: Algorithm) -> None:
+    """A client with weight zero changes nothing, whether it takes part or not."""
+    weights = (1.0, 2.0, 0.0, 1.5)
+    ends = [
+        finish(start(algorithm, weighting=weights, participation=[cohort] * ROUNDS))
+        for cohort in ([0, 1, 3], [0, 1, 2, 3])
+    ]
+    assert _apart(*ends) < 1e-12, "a client without weight changed the model"
+    assert ends[1].isfinite().all()
+
+
+def check_single_client(algorithm: Algorithm) -> None:
+    """Cohorts of one client, and a population of one."""
+    assert finish(start(algorithm, participation=1)).isfinite().all()
+    alone = start(algorithm, clients=small_clients((9,)), work=Steps(3), participation=1.0)
+    assert finish(alone).isfinite().all()
+
+
+def check_increments(algorithm: Algorithm) -> None:
+    """Where nothing pulls, nothing is sent: uploads are increments, never absolute vectors."""
+    sent: list[Upload] = []
+
+    def flat(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.0 * outputs.sum()
+
+    run = start(algorithm, loss=flat, tap=sent.append)
+    finish(run)
+    for upload in sent:
+        for name, leaf in tree.named_leaves(upload.upload).items():
+            if leaf.shape == run.x.shape:
+                quiet = float(leaf.abs().max())
+                assert quiet < 1e-12, f"upload {name!r} is {quiet:g} on a flat objective"
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max()) if one.numel() else 0.0
+
+
+CHECKS: tuple[Callable[[Algorithm], None], ...] = (
+    check_is_a_value,
+    check_state,
+    check_precision,
+    check_stacked_equals_loop,
+    check_no_mutation,
+    check_resume,
+    check_deterministic,
+    check_schedules,
+    check_zero_weight,
+    check_single_client,
+    check_increments,
+)

@@ -1,0 +1,187 @@
+"""What the command line runs: settings by name, one trial per (method, seed), its files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from undrift import models
+from undrift.check import require, require_choice
+from undrift.data import (
+    Clients,
+    Epochs,
+    GaussianSteps,
+    Steps,
+    UniformSteps,
+    Work,
+    digits,
+    dirichlet,
+    iid,
+)
+from undrift.engine.simulate import Run, simulate
+from undrift.record import Record
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A comparison's common ground."""
+
+    data: str
+    model: str
+    clients: int
+    partition: str
+    dirichlet: float
+    rounds: int
+    participation: str
+    work: str
+    batch_size: int | None
+    weighting: str
+    weight_decay: float
+    clip: float | None
+    mode: str
+    target: float
+
+    def __post_init__(self) -> None:
+        require_choice("--data", "it", self.data, ("digits",))
+        require_choice("--model", "it", self.model, models.MODELS)
+        require_choice("--partition", "it", self.partition, ("dirichlet", "iid"))
+        require(0 < self.target <= 1, "--target", "an accuracy in (0, 1]", self.target)
+        parse_work(self.work)
+        parse_participation(self.participation)
+
+    def prepare(self, seed: int) -> tuple[nn.Module, Clients]:
+        """Model and clients; every method of a comparison gets the same for the same seed."""
+        data = digits()
+        if self.partition == "dirichlet":
+            parts = dirichlet(data.train[1], self.clients, self.dirichlet, seed=seed)
+        else:
+            parts = iid(data.train[1], self.clients, seed=seed)
+        clients = Clients.split(*data.train, parts, test=data.test)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = models.build(self.model, shape=data.train[0].shape[1:], classes=data.classes)
+        return model, clients
+
+    def start(self, algorithm: Any, seed: int, **options: Any) -> Run:
+        model, clients = self.prepare(seed)
+        return simulate(
+            algorithm,
+            model,
+            clients,
+            loss=nn.functional.cross_entropy,
+            work=parse_work(self.work),
+            batch_size=self.batch_size,
+            participation=parse_participation(self.participation),
+            weighting=self.weighting,  # type: ignore[arg-type]  # checked by simulate
+            rounds=self.rounds,
+            seed=seed,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            mode=self.mode,  # type: ignore[arg-type]  # checked by simulate
+            **options,
+        )
+
+
+def parse_participation(text: str) -> float | int:
+    try:
+        return int(text) if text.strip().isdigit() else float(text)
+    except ValueError as error:
+        raise ValueError(
+            f"--participation needs a fraction such as 0.5 or a count such as 10, got {text!r}."
+        ) from error
+
+
+def parse_work(text: str) -> Work:
+    makers: dict[str, tuple[Callable[..., Work], Callable[[str], Any]]] = {
+        "steps": (Steps, int),
+        "epochs": (Epochs, float),
+        "gaussian": (GaussianSteps, float),
+        "uniform": (UniformSteps, int),
+    }
+    name, *parts = text.split(":")
+    require_choice("--work", "its first word", name, makers)
+    maker, number = makers[name]
+    modes = [part for part in parts if part in ("fixed", "random")]
+    try:
+        return maker(*(number(part) for part in parts if part not in modes), *modes)
+    except TypeError as error:
+        raise ValueError(
+            f"--work needs a form such as steps:10, epochs:5, gaussian:20:100 or uniform:5:30, "
+            f"got {text!r}."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished (or interrupted) run in numbers."""
+
+    records: Sequence[Record]
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [r.accuracy for r in self.records if r.accuracy is not None]
+
+    @property
+    def last(self) -> float:
+        """Mean accuracy of the last ten evaluations, steadier than the last one alone."""
+        return float(np.mean(self.accuracies[-10:])) if self.accuracies else 0.0
+
+    def rounds_to(self, target: float) -> int | None:
+        return next((r.round for r in self.records if (r.accuracy or 0.0) >= target), None)
+
+    def total(self, name: str) -> float:
+        return float(sum(getattr(r, name) for r in self.records))
+
+    @property
+    def megabytes(self) -> float:
+        return (self.total("bytes_up") + self.total("bytes_down")) / 1e6
+
+
+def claim(out: Path | None, name: str, *, force: bool, going_on: bool = False) -> Path:
+    """The folder to write to; never one that holds something else, unless told so."""
+    if out is None:
+        numbered = (Path("runs") / f"{name}-{i}" for i in range(1, 10**6))
+        out = next(path for path in numbered if not path.exists())
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out needs a folder, got the file {str(out)!r}.")
+    if out.exists() and any(out.iterdir()) and not going_on:
+        if not force:
+            raise ValueError(
+                f"--out needs a new folder, got {str(out)!r} with files in it; choose another "
+                "name, or replace it with --force."
+            )
+        for path in out.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+class Journal:
+    """Records as JSON lines, one flushed line each; going on drops what a resume repeats."""
+
+    def __init__(self, path: Path, *, after: int = 0) -> None:
+        self.records = [r for r in read_records(path) if r.round <= after] if after else []
+        self._path = path
+        lines = "".join(json.dumps(record.to_dict()) + "\n" for record in self.records)
+        part = path.with_suffix(".part")
+        part.write_text(lines)
+        part.replace(path)
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+        with self._path.open("a") as file:
+            file.write(json.dumps(record.to_dict()) + "\n")
+
+
+def read_records(path: Path) -> list[Record]:
+    if not path.exists():
+        return []
+    return [Record(**json.loads(line)) for line in path.read_text().splitlines() if line.strip()]

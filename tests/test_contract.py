@@ -1,0 +1,93 @@
+"""Every registered class passes every check; the checks themselves can fail."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import undrift as ud
+from undrift import testing
+
+VARIANTS = [
+    *(cls(lr=0.1) for cls in ud.ALGORITHMS),
+    ud.FedAvg(lr=0.1, rule=ud.Momentum(0.9)),
+    ud.FedProx(lr=0.01, rule=ud.Adam()),
+    ud.Scaffold(lr=0.1, option="I"),
+    ud.FedSpeed(lr=0.1, aggregation="participants", normalise=False),
+    ud.FedaGrac(lr=0.1, scheme="reverse", local_reference="sent", nu_scope="all"),
+]
+
+
+@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=repr)
+def test_contract(algorithm: Any, check: Any) -> None:
+    check(algorithm)
+
+
+@dataclass(frozen=True)
+class Broken(ud.FedAvg):
+    """FedAvg with one defect at a time; the checks must name each."""
+
+    defect: str = ""
+
+    def local(self, down: Any, client: Any, steps: Any) -> Any:
+        up, client = super().local(down, client, steps)
+        if self.defect == "mutates":
+            down.add_(1e-3)
+        if self.defect == "absolute":
+            up = up + down
+        if self.defect == "branches" and steps.count > 3:
+            up = 2 * up
+        if self.defect == "draws":
+            up = up + 1e-3 * torch.rand_like(up)
+        if self.defect == "wide":
+            up = up.double()
+        return up, client
+
+    def update(self, server: Any, mean: Any, cohort: Any) -> Any:
+        if self.defect == "remembers":
+            MEMORY.append(mean)
+            mean = sum(MEMORY)
+        if self.defect == "counts":
+            mean = mean * cohort.size
+        return super().update(server, mean, cohort)
+
+
+MEMORY: list[Any] = []
+
+
+@pytest.mark.parametrize(
+    ("defect", "check"),
+    [
+        ("mutates", testing.check_no_mutation),
+        ("absolute", testing.check_increments),
+        ("branches", testing.check_stacked_equals_loop),
+        ("draws", testing.check_deterministic),
+        ("remembers", testing.check_resume),
+        ("counts", testing.check_zero_weight),
+        ("wide", testing.check_state),
+    ],
+)
+def test_checks_catch_defects(defect: str, check: Any) -> None:
+    MEMORY.clear()
+    with pytest.raises((AssertionError, ud.UndriftError)):
+        check(Broken(lr=0.1, defect=defect))
+
+
+def test_mutable_algorithms_are_refused() -> None:
+    @dataclasses.dataclass(eq=False)
+    class Hidden:
+        lr: float = 0.1
+
+    with pytest.raises(AssertionError):
+        testing.check_is_a_value(Hidden())  # type: ignore[arg-type]
+
+
+def test_check_algorithm_runs_everything() -> None:
+    testing.check_algorithm(ud.FedAvg(lr=0.1))
+    with pytest.raises(AssertionError, match="flat objective"):
+        testing.check_algorithm(Broken(lr=0.1, defect="absolute"))
