@@ -145,13 +145,21 @@ def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
         "experiment": snapshot.experiment,
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
-    text = json.dumps(body, indent=1, sort_keys=True)
-    return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
+    text = json.dumps(body, indent=1, sort_keys=True).encode()
+    return text + _seal(text)
+
+
+_SEAL = 66  # a line with the hash of what is above it
+
+
+def _seal(text: bytes) -> bytes:
+    return f"\n{hashlib.sha256(text).hexdigest()}\n".encode()
 
 
 def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    text, _, rest = (path / "manifest.json").read_bytes().rstrip(b"\n").rpartition(b"\n")
-    if hashlib.sha256(text).hexdigest().encode() != rest:
+    content = (path / "manifest.json").read_bytes()
+    text, seal = content[:-_SEAL], content[-_SEAL:]
+    if seal != _seal(text):
         raise ValueError("its manifest does not match its hash")
     manifest: dict[str, Any] = json.loads(text)
     if manifest["format"] != FORMAT:

@@ -36,6 +36,9 @@ class Upload(NamedTuple):
     upload: Any
 
 
+Tap = Callable[[Upload], None]
+
+
 @dataclass(frozen=True)
 class Executor:
     task: Task
@@ -43,7 +46,6 @@ class Executor:
     pool: tuple[Tensor, Tensor]
     mode: Mode
     chunk: int
-    tap: Callable[[Upload], None] | None = None
 
     def exchange(
         self,
@@ -53,6 +55,7 @@ class Executor:
         plan: Plan,
         state_of: Callable[[int], Any],
         meter: Meter,
+        tap: Tap | None = None,
     ) -> tuple[Any, dict[int, Any]]:
         """Every client of the plan calls; returns the weighted mean and the new client states."""
         meter.bytes_down += tree.nbytes(down) * len(plan.ids)
@@ -67,9 +70,13 @@ class Executor:
             held = [state_of(int(i)) for i in group.ids]
             uploads, new = run(call, unpack, down, held, group)
             self._refuse_non_finite(uploads, group)
-            self._show(uploads, group)
+            if tap is not None:
+                for row, i in enumerate(group.ids):
+                    upload = tree.row(uploads, row)
+                    tap(Upload(plan.t + 1, int(i), float(group.weights[row]), upload))
             total = _add(total, group.weights, uploads)
             states.update(zip(map(int, group.ids), new, strict=True))
+            del uploads  # before the next group makes its own
         return total, states
 
     def _alone(
@@ -106,13 +113,6 @@ class Executor:
                 round=group.plan.t + 1,
                 clients=bad,
             )
-
-    def _show(self, uploads: Any, group: Group) -> None:
-        if self.tap is None:
-            return
-        for row, i in enumerate(group.ids):
-            upload = tree.row(uploads, row)
-            self.tap(Upload(group.plan.t + 1, int(i), float(group.weights[row]), upload))
 
 
 def _add(total: Any, weights: Tensor, uploads: Any) -> Any:

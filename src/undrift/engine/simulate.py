@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from undrift.data.work import Work
 from undrift.engine import checkpoint as disk
 from undrift.engine.choose import choose, chunk_for
 from undrift.engine.evaluate import evaluate
-from undrift.engine.execute import Executor, Mode, Upload
+from undrift.engine.execute import Executor, Mode, Tap
 from undrift.engine.local import Meter
 from undrift.engine.plan import Planner
 from undrift.engine.probe import inspect
@@ -51,7 +51,7 @@ def simulate(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: str | Path | None = None,
-    tap: Callable[[Upload], None] | None = None,
+    tap: Tap | None = None,
 ) -> Run:
     """Train `model` on `clients` with `algorithm`; iterate over the result for its records.
 
@@ -106,8 +106,8 @@ def simulate(
     pool = (task.cast(clients.inputs), task.cast(clients.targets))
     chosen, why = choose(mode, algorithm, facts, task, planner, pool)
     chunk = chunk_size or chunk_for(facts, task, planner)
-    executor = Executor(task, planner, pool, chosen, chunk, tap)
-    run = Run(algorithm, model, executor, rounds, evaluate_every, evaluation_batch, why)
+    executor = Executor(task, planner, pool, chosen, chunk)
+    run = Run(algorithm, model, executor, rounds, evaluate_every, evaluation_batch, tap, why)
     run._keep_checkpoints(checkpoint, checkpoint_every, resume)
     return run
 
@@ -123,6 +123,7 @@ class Run(Iterator[Record]):
         rounds: int,
         evaluate_every: int,
         evaluation_batch: int,
+        tap: Tap | None,
         why: str,
     ) -> None:
         self.algorithm = algorithm
@@ -132,7 +133,7 @@ class Run(Iterator[Record]):
         self.client_states: dict[int, Any] = {}  # only of clients that have taken part
         self.mode: Mode = executor.mode
         self.why = why  # this mode
-        self._model, self._executor = model, executor
+        self._model, self._executor, self._tap = model, executor, tap
         self._evaluate_every, self._evaluation_batch = evaluate_every, evaluation_batch
         self._x0 = executor.task.layout.gather(executor.task.model)
         self.state: Any = resolve(algorithm, 0).init(self._x0.clone())
@@ -200,16 +201,24 @@ class Run(Iterator[Record]):
             )
             server = algorithm.hear(server, mean, plan.cohort)
         down = algorithm.broadcast(server) if isinstance(algorithm, Prelude) else first
-        mean, fresh = exchange(local, algorithm.unpack, down, plan, state_of, meter)
+        mean, fresh = exchange(local, algorithm.unpack, down, plan, state_of, meter, self._tap)
         server = algorithm.update(server, mean, plan.cohort)
-        if not server.x.isfinite().all():
+        self._refuse_bad_model(server.x, t)
+        return server, fresh, len(plan.ids)
+
+    def _refuse_bad_model(self, x: Vector, t: int) -> None:
+        if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
+            raise UndriftError(
+                f"{type(self.algorithm).__name__}.update needs to return x as "
+                f"{tuple(self._x0.shape)} {self._x0.dtype}, got {tuple(x.shape)} {x.dtype}."
+            )
+        if not x.isfinite().all():
             raise DivergenceError(
                 f"Training needs a finite model, got NaN or Inf from the server update of round "
                 f"{t + 1}; lower lr or server_lr. The last good state is kept.",
                 round=t + 1,
                 clients=[],
             )
-        return server, fresh, len(plan.ids)
 
     def _record(self, meter: Meter, size: int, seconds: float) -> Record:
         loss = accuracy = None
