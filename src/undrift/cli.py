@@ -186,7 +186,7 @@ def _make_run(cls: type) -> Any:
             resume=resume,
         )
         folder = trial.claim(out, method, force=force, going_on=resume is not None)
-        journal = trial.Journal(folder / "records.jsonl", after=run.round)
+        journal = trial.Journal(folder / "records.jsonl", after=run.record)
         console = Console(stderr=True)
         console.print(f"{run.algorithm!r}, {run.mode} ({run.why})", highlight=False)
         stopped = show.follow(run, journal.add, console, quiet=quiet)

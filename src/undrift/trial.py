@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,8 +168,11 @@ def claim(out: Path | None, name: str, *, force: bool, going_on: bool = False) -
 class Journal:
     """Records as JSON lines, one flushed line each; going on drops what a resume repeats."""
 
-    def __init__(self, path: Path, *, after: int = 0) -> None:
-        self.records = [r for r in read_records(path) if r.round <= after] if after else []
+    def __init__(self, path: Path, *, after: Record | None = None) -> None:
+        self.records: list[Record] = []
+        if after is not None:
+            # The record of the checkpoint itself may not have been written before a kill.
+            self.records = [r for r in read_records(path) if r.round < after.round] + [after]
         self._path = path
         lines = "".join(json.dumps(record.to_dict()) + "\n" for record in self.records)
         part = path.with_suffix(".part")
@@ -182,6 +186,11 @@ class Journal:
 
 
 def read_records(path: Path) -> list[Record]:
-    if not path.exists():
-        return []
-    return [Record(**json.loads(line)) for line in path.read_text().splitlines() if line.strip()]
+    """All sound lines; a torn one, as a kill leaves it, is passed over with a warning."""
+    records = []
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        try:
+            records.append(Record(**json.loads(line)))
+        except (TypeError, ValueError):
+            warnings.warn(f"{path.name}: line {number} is damaged and left out.", stacklevel=2)
+    return records

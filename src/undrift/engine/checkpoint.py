@@ -28,7 +28,7 @@ from undrift.core import Vector
 from undrift.engine.plan import Planner
 from undrift.errors import CheckpointError
 from undrift.objective import Task
-from undrift.record import Totals
+from undrift.record import Record, Totals
 
 FORMAT = 1
 KEPT = 2
@@ -43,6 +43,7 @@ class Snapshot:
     server: Any
     clients: dict[int, Any]
     totals: Totals
+    record: Record | None  # of that round: a kill may come before the caller has seen it
     experiment: dict[str, str]  # what must be the same when it goes on
 
 
@@ -142,6 +143,7 @@ def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
         "format": FORMAT,
         "round": snapshot.round,
         "totals": asdict(snapshot.totals),
+        "record": snapshot.record and snapshot.record.to_dict(),
         "experiment": snapshot.experiment,
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
@@ -200,6 +202,7 @@ def _restore(
         fill(server, "server"),
         {i: fill(client, f"client/{i}") for i in sorted(ids)},
         Totals(**manifest["totals"]),
+        Record(**manifest["record"]) if manifest["record"] else None,
         manifest["experiment"],
     )
 

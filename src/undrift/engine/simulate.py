@@ -130,6 +130,7 @@ class Run(Iterator[Record]):
         self.rounds = rounds
         self.round = 0  # rounds completed
         self.totals = Totals()
+        self.record: Record | None = None  # of the last round completed
         self.client_states: dict[int, Any] = {}  # only of clients that have taken part
         self.mode: Mode = executor.mode
         self.why = why  # this mode
@@ -170,6 +171,7 @@ class Run(Iterator[Record]):
         seconds = time.perf_counter() - start
         record = self._record(meter, size, seconds)
         self.totals.add(record)
+        self.record = record
         due = self.round % self._checkpoint_every == 0 or self.round == self.rounds
         if self._checkpoint is not None and due:
             self._save()
@@ -273,6 +275,7 @@ class Run(Iterator[Record]):
                 self.state,
                 self.client_states,
                 self.totals,
+                self.record,
                 self._experiment,
             )
             disk.write(self._checkpoint, snapshot)
@@ -286,4 +289,4 @@ class Run(Iterator[Record]):
 
         saved = disk.read(folder, self._experiment, templates, self._x0.device)
         self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
-        self.state, self.client_states = saved.server, saved.clients
+        self.state, self.client_states, self.record = saved.server, saved.clients, saved.record
