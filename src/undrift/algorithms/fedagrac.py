@@ -14,6 +14,7 @@ Deviations, each fixed by a test:
   nu_i = v_i, as Eq. 4.4 reads.
 * `nu_scope="participants"` (default: the code) averages v_i over the cohort and so has a noise
   floor under partial participation; "all" keeps the mean over all clients, as SCAFFOLD does.
+* K is weighted as the aggregate is; the code takes the plain mean under partial participation.
 * "first" is the gradient of step 0; the code lengthens it to an average after one epoch.
 """
 

@@ -35,7 +35,7 @@ from undrift.core import Cohort, Federated, Loop, Objective, Vector
 
 class FedSpeedServer(NamedTuple):
     x: Vector
-    g_hat: Vector  # sum_i w_i g^_i over all clients
+    g_hat: Vector  # sum_i w_i g^_i over all clients; zero with aggregation="participants"
 
 
 @dataclass(frozen=True)

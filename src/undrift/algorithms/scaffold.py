@@ -1,13 +1,13 @@
 """SCAFFOLD. Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, Algorithm 1.
 
-    line  4  server: broadcast x, c
+    line  5  server: broadcast x, c
     line  7  client: y <- x
     line 10          K_i times:  y <- y - lr (g_i(y) - c_i + c)
     line 12          c_i+ = grad F_i(x) (option I)  or  c_i - c + (x - y) / (K_i lr) (option II)
-    line 13          send y - x, c_i+ - c_i;  c_i <- c_i+
-    line 16  server: x <- x + server_lr mean_S (y - x)
-    line 17          c <- c + |S| / N mean_S (c_i+ - c_i)
+    line 13          send y - x, c_i+ - c_i
+    line 14          c_i <- c_i+
+    line 17  server: x <- x + server_lr mean_S (y - x);  c <- c + |S| / N mean_S (c_i+ - c_i)
 
 All control variates start at zero, so c = sum_i w_i c_i always. With weights, |S| / N of line 17 is
 the population weight of the cohort: with |S| / N the method would converge to the uniform optimum.
@@ -54,7 +54,7 @@ class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]
         return torch.zeros_like(x0)
 
     def broadcast(self, server: ScaffoldServer) -> ScaffoldServer:
-        return server  # line 4
+        return server  # line 5
 
     def local(
         self, down: ScaffoldServer, client: Vector, steps: Loop
@@ -69,11 +69,11 @@ class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]
             c_new = steps.full.grad(x)  # line 12
         else:
             c_new = c_i - c + (x - y) / (steps.count * self.lr)  # line 12
-        return ScaffoldUpload(y - x, c_new - c_i), c_new  # line 13
+        return ScaffoldUpload(y - x, c_new - c_i), c_new  # lines 13, 14
 
     def update(
         self, server: ScaffoldServer, mean: ScaffoldUpload, cohort: Cohort
     ) -> ScaffoldServer:
-        x = server.x + self.server_lr * mean.x  # line 16
+        x = server.x + self.server_lr * mean.x  # line 17
         c = server.c + cohort.mass * mean.c  # line 17
         return ScaffoldServer(x, c)
