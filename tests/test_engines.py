@@ -488,3 +488,31 @@ def test_zero_rounds_leave_the_model_as_it_was() -> None:
     start = run.x.clone()
     assert list(run) == []
     assert torch.equal(run.x, start)
+
+
+def test_draws_with_replacement_warn_methods_that_keep_duals() -> None:
+    law = ud.WithReplacement(3)
+    testing.finish(testing.start(ud.FedAvg(lr=0.1), participation=law))
+    testing.finish(testing.start(ud.FedaGrac(lr=0.1), participation=law))
+    with pytest.warns(UserWarning, match="without replacement"):
+        testing.finish(testing.start(ud.Scaffold(lr=0.1), participation=law))
+
+
+def test_hopeless_bernoulli_takes_one_client_instead_of_hanging() -> None:
+    record = next(testing.start(ud.FedAvg(lr=0.1), participation=ud.Bernoulli(1e-12)))
+    assert record.clients == 1
+
+
+def test_small_steps_run_on_one_thread_and_the_setting_comes_back() -> None:
+    from undrift.engine.choose import SHARED_NUMBERS, fitting_threads
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with fitting_threads(SHARED_NUMBERS - 1):
+            assert torch.get_num_threads() == 1
+        with fitting_threads(SHARED_NUMBERS):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

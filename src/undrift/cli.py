@@ -239,7 +239,8 @@ def compare(
         for seed in range(seeds)
     ]
     for _, _, seed, algorithm in plan:  # everything is checked before the first run
-        ground.start(algorithm, seed)
+        if seed == 0:
+            ground.start(algorithm, seed)
     folder = trial.claim(out, "compare", force=force)
     console = Console(stderr=True)
     tried: dict[str, dict[str, list[trial.Outcome]]] = {cls.__name__: {} for cls in classes}

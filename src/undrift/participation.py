@@ -75,7 +75,10 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Every client independently with probability p; drawn again until somebody comes."""
+    """Every client independently with probability p; drawn again until somebody comes.
+
+    After many vain draws one client is taken, which is what the law tends to for small p.
+    """
 
     p: float
 
@@ -84,10 +87,11 @@ class Bernoulli:
 
     def sample(self, t: int, population: Floats, seed: int) -> Sample:
         rng = keyed.generator(seed, "cohort", t)
-        while True:
+        for _ in range(1000):
             ids = np.flatnonzero(rng.random(len(population)) < self.p)
             if len(ids):
                 return _renormalised(ids, population, t)
+        return _renormalised(rng.integers(len(population), size=1), population, t)
 
     def check(self, population: int, rounds: int) -> None: ...
 
@@ -97,7 +101,7 @@ class WithReplacement:
     """`count` draws with probability w_i; a client drawn twice counts twice (the thesis's law).
 
     Unbiased for the model. Means of duals over all clients (SCAFFOLD's c) are exact only when
-    clients are drawn without replacement.
+    clients are drawn without replacement; a method that keeps one is warned.
     """
 
     count: int

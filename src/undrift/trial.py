@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class Setting:
         parse_work(self.work)
         parse_participation(self.participation)
 
+    @cache  # noqa: B019 -- a handful of seeds, each used by every method of a comparison
     def prepare(self, seed: int) -> tuple[nn.Module, Clients]:
         """Model and clients; every method of a comparison gets the same for the same seed."""
         data = digits()

@@ -36,7 +36,7 @@ class ScaffoldUpload(NamedTuple):
 
 @dataclass(frozen=True)
 class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]):
-    """Control variates cancel the drift; exact for any K_i and any participation."""
+    """Control variates cancel the drift; exact for any K_i, whoever takes part."""
 
     lr: float
     server_lr: float = 1.0

@@ -47,7 +47,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Epochs:
-    """Passes over the local data: ceil(epochs * n_i / batch_size) steps for whole epochs' sake."""
+    """Passes over the local data, each of ceil(n_i / batch_size) steps; fractions round up."""
 
     epochs: float
 

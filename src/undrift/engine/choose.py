@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from undrift.schedule import resolve
 
 STACKED_PARAMETERS = 200_000  # above this a step is bound by arithmetic, not by overhead
 STACKED_BYTES = 2**29  # vectors and activations of one chunk
+SHARED_NUMBERS = 200_000  # activations of a step that are worth a second thread
 
 
 def choose(
@@ -49,6 +52,23 @@ def chunk_for(facts: Facts, task: Task, planner: Planner) -> int:
     samples = planner.batch_size or int(planner.clients.sizes.max())
     numbers = 8 * task.layout.size + 3 * samples * facts.activations
     return max(1, STACKED_BYTES // (numbers * task.layout.dtype.itemsize))
+
+
+@contextmanager
+def fitting_threads(numbers: int) -> Iterator[None]:
+    """One intra-op thread while a step is too small to share: waiting would cost more than work.
+
+    Results do not depend on it beyond float rounding; the caller's setting comes back after.
+    """
+    if numbers >= SHARED_NUMBERS:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _obstacle(

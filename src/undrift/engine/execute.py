@@ -47,6 +47,11 @@ class Executor:
     mode: Mode
     chunk: int
 
+    def samples(self, clients: int) -> int:
+        """How many samples one operation works on in a round of so many clients."""
+        batch = self.planner.batch_size or int(self.planner.clients.sizes.max())
+        return batch * (min(self.chunk, clients) if self.mode == "stacked" else 1)
+
     def exchange(
         self,
         call: Call,

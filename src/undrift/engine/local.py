@@ -74,8 +74,7 @@ class Group:
         return self.plan.mean_count
 
     def counter(self, table: Table, k: int) -> Callable[[], None]:
-        running = table.running[:, k]
-        clients, samples = int(running.sum()), int(table.lengths[running, k].sum())
+        clients, samples = table.costs[k]
 
         def count() -> None:
             self.meter.gradients += clients

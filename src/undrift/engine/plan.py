@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from undrift import keyed
 from undrift.core import Cohort
 from undrift.data.clients import Clients
 from undrift.data.work import Work
-from undrift.participation import Floats, Ids, Participation
+from undrift.participation import Floats, Ids, Participation, WithReplacement
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,19 @@ class Plan:
             yield order[start : start + chunk]
 
 
+class _Drawn(Cohort):
+    """A cohort drawn with replacement: whoever reads `mass` keeps a dual that it cannot serve."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "mass":
+            warnings.warn(
+                "A mean of duals over all clients needs cohorts without replacement to be exact; "
+                "use a fixed size or Bernoulli participation.",
+                stacklevel=2,
+            )
+        return super().__getattribute__(name)
+
+
 @dataclass(frozen=True)
 class Planner:
     clients: Clients
@@ -55,8 +71,9 @@ class Planner:
     def plan(self, t: int) -> Plan:
         ids, weights = self.participation.sample(t, self.population, self.seed)
         counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
+        cohort = _Drawn if isinstance(self.participation, WithReplacement) else Cohort
         mass = math.fsum(self.population[ids])
-        return Plan(t, ids, weights, counts, Cohort(t, len(self.population), len(ids), mass))
+        return Plan(t, ids, weights, counts, cohort(t, len(self.population), len(ids), mass))
 
     def _steps(self, client: int, t: int) -> int:
         n = int(self.clients.sizes[client])
@@ -76,13 +93,20 @@ class Table:
     def steps(self) -> int:
         return int(self.lengths.shape[1])
 
-    @property
+    @cached_property
     def padded(self) -> bool:
         return bool((self.lengths < self.index.shape[2]).any())
 
-    @property
+    @cached_property
     def uneven(self) -> bool:
         return not bool(self.running.all())
+
+    @cached_property
+    def costs(self) -> list[tuple[int, int]]:
+        """Clients that run and samples they see, per step."""
+        clients = self.running.sum(0)
+        samples = np.where(self.running, self.lengths, 0).sum(0)
+        return list(zip(clients.tolist(), samples.tolist(), strict=True))
 
 
 def minibatches(

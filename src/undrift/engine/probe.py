@@ -35,7 +35,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
+        view = any(returned.alias_info for returned in func._schema.returns)
+        if isinstance(result, Tensor) and not view:
             self.written += result.numel()
         return result
 

@@ -17,12 +17,12 @@ from undrift.core import Federated, Peer, Prelude, Vector
 from undrift.data.clients import Clients
 from undrift.data.work import Work
 from undrift.engine import checkpoint as disk
-from undrift.engine.choose import choose, chunk_for
+from undrift.engine.choose import choose, chunk_for, fitting_threads
 from undrift.engine.evaluate import evaluate
 from undrift.engine.execute import Executor, Mode, Tap
 from undrift.engine.local import Meter
-from undrift.engine.plan import Planner
-from undrift.engine.probe import inspect
+from undrift.engine.plan import Plan, Planner
+from undrift.engine.probe import Facts, inspect
 from undrift.errors import DivergenceError, UndriftError
 from undrift.objective import Loss, Task
 from undrift.record import Record, Totals
@@ -107,7 +107,7 @@ def simulate(
     chosen, why = choose(mode, algorithm, facts, task, planner, pool)
     chunk = chunk_size or chunk_for(facts, task, planner)
     executor = Executor(task, planner, pool, chosen, chunk)
-    run = Run(algorithm, model, executor, rounds, evaluate_every, evaluation_batch, tap, why)
+    run = Run(algorithm, model, executor, facts, rounds, evaluate_every, evaluation_batch, tap, why)
     run._keep_checkpoints(checkpoint, checkpoint_every, resume)
     return run
 
@@ -120,6 +120,7 @@ class Run(Iterator[Record]):
         algorithm: Federated[Any, Any, Any, Any],
         model: nn.Module,
         executor: Executor,
+        facts: Facts,
         rounds: int,
         evaluate_every: int,
         evaluation_batch: int,
@@ -134,7 +135,7 @@ class Run(Iterator[Record]):
         self.client_states: dict[int, Any] = {}  # only of clients that have taken part
         self.mode: Mode = executor.mode
         self.why = why  # this mode
-        self._model, self._executor, self._tap = model, executor, tap
+        self._model, self._executor, self._facts, self._tap = model, executor, facts, tap
         self._evaluate_every, self._evaluation_batch = evaluate_every, evaluation_batch
         self._x0 = executor.task.layout.gather(executor.task.model)
         self.state: Any = resolve(algorithm, 0).init(self._x0.clone())
@@ -163,13 +164,15 @@ class Run(Iterator[Record]):
             self._save()
         start = time.perf_counter()
         meter = Meter()
-        with torch.no_grad():
-            state, client_states, size = self._advance(self.round, meter)
+        plan = self._executor.planner.plan(self.round)
+        samples = self._executor.samples(len(plan.ids))
+        with torch.no_grad(), fitting_threads(samples * self._facts.activations):
+            state, client_states = self._advance(plan, meter)
         self.state = state
         self.client_states.update(client_states)
         self.round += 1
         seconds = time.perf_counter() - start
-        record = self._record(meter, size, seconds)
+        record = self._record(meter, len(plan.ids), seconds)
         self.totals.add(record)
         self.record = record
         due = self.round % self._checkpoint_every == 0 or self.round == self.rounds
@@ -177,10 +180,9 @@ class Run(Iterator[Record]):
             self._save()
         return record
 
-    def _advance(self, t: int, meter: Meter) -> tuple[Any, dict[int, Any], int]:
+    def _advance(self, plan: Plan, meter: Meter) -> tuple[Any, dict[int, Any]]:
         """One round as a function of the state, so that a failure changes nothing."""
-        algorithm = resolve(self.algorithm, t)
-        plan = self._executor.planner.plan(t)
+        algorithm = resolve(self.algorithm, plan.t)
         server = self.state
         fresh: dict[int, Any] = {}
 
@@ -205,8 +207,8 @@ class Run(Iterator[Record]):
         down = algorithm.broadcast(server) if isinstance(algorithm, Prelude) else first
         mean, fresh = exchange(local, algorithm.unpack, down, plan, state_of, meter, self._tap)
         server = algorithm.update(server, mean, plan.cohort)
-        self._refuse_bad_model(server.x, t)
-        return server, fresh, len(plan.ids)
+        self._refuse_bad_model(server.x, plan.t)
+        return server, fresh
 
     def _refuse_bad_model(self, x: Vector, t: int) -> None:
         if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
@@ -241,9 +243,10 @@ class Run(Iterator[Record]):
     def evaluate(self) -> tuple[float, float | None]:
         """Loss and accuracy of the current model."""
         task, planner = self._executor.task, self._executor.planner
-        return evaluate(
-            task, self.state.x, planner.clients, planner.population, self._evaluation_batch
-        )
+        with fitting_threads(self._evaluation_batch * self._facts.activations):
+            return evaluate(
+                task, self.state.x, planner.clients, planner.population, self._evaluation_batch
+            )
 
     def _keep_checkpoints(
         self,
