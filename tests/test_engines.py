@@ -175,7 +175,7 @@ def test_dropout_masks_differ_between_steps_rounds_and_clients() -> None:
 def planner(sizes: tuple[int, ...], batch_size: int | None) -> Planner:
     clients = testing.small_clients(sizes)
     weights = population_weights("size", clients.sizes)
-    return Planner(clients, weights, parse(1.0, len(sizes)), ud.Steps(1), batch_size, seed=0)
+    return Planner(clients, weights, parse(1.0), ud.Steps(1), batch_size, seed=0)
 
 
 def test_an_epoch_visits_every_sample_once_and_reshuffles() -> None:
@@ -516,3 +516,17 @@ def test_small_steps_run_on_one_thread_and_the_setting_comes_back() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_an_operation_that_vmap_would_loop_over_is_not_called_stacked() -> None:
+    class Bilinear(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Bilinear(6, 6, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.inner(inputs, inputs)
+
+    run = testing.start(ud.FedAvg(lr=0.01), model=Bilinear().double(), mode="auto")
+    assert run.mode == "loop"
+    assert "vmap refuses it" in run.why

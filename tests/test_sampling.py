@@ -185,7 +185,7 @@ def test_the_simulator_runs_the_cohorts_of_the_law(law):
 
     on_quadratics(ud.FedAvg(lr=0.1), problem, rounds=4, work=1, participation=law, seed=3, tap=keep)
     for t in range(4):
-        ids, weights = parse(law, 8).sample(t, np.full(8, 1 / 8), 3)
+        ids, weights = parse(law).sample(t, np.full(8, 1 / 8), 3)
         assert seen[t] == dict(zip(ids.tolist(), weights.tolist(), strict=True))
 
 
@@ -193,7 +193,8 @@ def test_the_simulator_runs_the_cohorts_of_the_law(law):
     ("participation", "size"), [(0.29, 29), (0.1, 10), (0.001, 1), (1.0, 100), (1, 1), (7, 7)]
 )
 def test_a_float_is_a_fraction_and_an_int_a_count(participation, size):
-    assert parse(participation, 100) == ud.FixedSize(size)
+    drawn = parse(participation).sample(0, np.full(100, 0.01), 0)
+    assert len(drawn.ids) == size
 
 
 def test_population_weights_are_normalised():

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 Vector = Tensor  # flat parameters, (D,)
 
@@ -32,7 +32,8 @@ class Outputs(NamedTuple):
     """What the model says about the current minibatch, before the loss."""
 
     logits: Tensor
-    features: Tensor  # the input of the model's last linear layer
+    features: Tensor  # what enters the model's classifier
+    loss: Tensor  # on this minibatch, a scalar
 
 
 class Objective(Protocol):
@@ -86,6 +87,14 @@ class Cohort:
 class Federated(ABC, Generic[S, B, C, U]):
     """A method with a server, cut at the wire: broadcast / local / update."""
 
+    @property
+    def starts_at_broadcast(self) -> bool:
+        """Whether clients start their local steps at the model the server sends."""
+        return True
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model that lacks what the method asks of it, before any work."""
+
     @abstractmethod
     def init(self, x0: Vector) -> S: ...
 
@@ -103,6 +112,13 @@ class Federated(ABC, Generic[S, B, C, U]):
     @abstractmethod
     def update(self, server: S, mean: U, cohort: Cohort) -> S:
         """Sees only the weighted mean of the uploads."""
+
+    def enrol(self, server: S, share: float) -> S:
+        """Newcomers with zero duals enlarge the population; the old one keeps this share of it.
+
+        A server that holds a mean of duals over all clients multiplies it by `share`.
+        """
+        return server
 
     def pack(self, up: U, client: C, steps: Loop) -> tuple[Any, C]:
         """The wire format of an upload, as tensors; bytes are counted on what this returns."""

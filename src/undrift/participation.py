@@ -34,11 +34,15 @@ class Sample(NamedTuple):
 
 @runtime_checkable
 class Participation(Protocol):
-    def sample(self, t: int, population: Floats, seed: int) -> Sample:
-        """Draw round t's cohort; `population` are everybody's weights, with sum one."""
+    def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
+        """Draw round t's cohort among those present; `population` are everybody's weights."""
         ...
 
     def check(self, population: int, rounds: int) -> None: ...
+
+
+def _everybody(population: Floats, present: Ids | None) -> Ids:
+    return np.arange(len(population)) if present is None else present
 
 
 def _renormalised(ids: Ids, population: Floats, t: int) -> Sample:
@@ -53,15 +57,14 @@ def _renormalised(ids: Ids, population: Floats, t: int) -> Sample:
 
 @dataclass(frozen=True)
 class FixedSize:
-    """`count` clients without replacement."""
+    """`count` clients without replacement, or all that are present when they are fewer."""
 
     count: int
 
-    def sample(self, t: int, population: Floats, seed: int) -> Sample:
-        n = len(population)
-        if self.count == n:
-            return _renormalised(np.arange(n), population, t)
-        ids = keyed.generator(seed, "cohort", t).choice(n, self.count, replace=False)
+    def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
+        ids = _everybody(population, present)
+        if self.count < len(ids):
+            ids = keyed.generator(seed, "cohort", t).choice(ids, self.count, replace=False)
         return _renormalised(np.sort(ids), population, t)
 
     def check(self, population: int, rounds: int) -> None:
@@ -71,6 +74,29 @@ class FixedSize:
             f"between 1 and {population} clients",
             self.count,
         )
+
+
+@dataclass(frozen=True)
+class Fraction:
+    """This share of the clients present, at least one, without replacement."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.share <= 1,
+            "participation",
+            "a fraction in (0, 1] or an integer count",
+            self.share,
+        )
+
+    def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
+        there = len(_everybody(population, present))
+        # The small term repairs products such as 0.29 * 100 = 28.999999999999996.
+        count = max(1, int(self.share * there + 1e-9))
+        return FixedSize(count).sample(t, population, seed, present)
+
+    def check(self, population: int, rounds: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -85,13 +111,14 @@ class Bernoulli:
     def __post_init__(self) -> None:
         require(0 < self.p <= 1, "Bernoulli", "a probability in (0, 1]", self.p)
 
-    def sample(self, t: int, population: Floats, seed: int) -> Sample:
+    def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
+        there = _everybody(population, present)
         rng = keyed.generator(seed, "cohort", t)
         for _ in range(1000):
-            ids = np.flatnonzero(rng.random(len(population)) < self.p)
+            ids = there[rng.random(len(there)) < self.p]
             if len(ids):
                 return _renormalised(ids, population, t)
-        return _renormalised(rng.integers(len(population), size=1), population, t)
+        return _renormalised(rng.choice(there, 1), population, t)
 
     def check(self, population: int, rounds: int) -> None: ...
 
@@ -109,8 +136,10 @@ class WithReplacement:
     def __post_init__(self) -> None:
         require(self.count >= 1, "WithReplacement", "at least one draw", self.count)
 
-    def sample(self, t: int, population: Floats, seed: int) -> Sample:
-        draws = keyed.generator(seed, "cohort", t).choice(len(population), self.count, p=population)
+    def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
+        there = _everybody(population, present)
+        chances = _renormalised(there, population, t).weights
+        draws = keyed.generator(seed, "cohort", t).choice(there, self.count, p=chances)
         ids, times = np.unique(draws, return_counts=True)
         return Sample(ids, times / self.count)
 
@@ -123,7 +152,7 @@ class Cohorts:
 
     of: Sequence[Sequence[int]] | Callable[[int], Sequence[int]]
 
-    def sample(self, t: int, population: Floats, seed: int) -> Sample:
+    def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
         listed = self.of(t) if callable(self.of) else self.of[t]
         ids = np.unique(np.asarray(listed, dtype=np.int64))
         if len(ids) == 0 or len(ids) != len(listed) or ids[0] < 0 or ids[-1] >= len(population):
@@ -131,6 +160,8 @@ class Cohorts:
                 f"participation needs a cohort of distinct clients in 0...{len(population) - 1}, "
                 f"got {list(listed)} in round {t + 1}."
             )
+        absent = np.setdiff1d(ids, _everybody(population, present))
+        require(len(absent) == 0, "participation", f"clients present in round {t + 1}", absent)
         return _renormalised(ids, population, t)
 
     def check(self, population: int, rounds: int) -> None:
@@ -153,21 +184,14 @@ AnyParticipation = (
 )
 
 
-def parse(participation: AnyParticipation, population: int) -> Participation:
+def parse(participation: AnyParticipation) -> Participation:
     """A float is a fraction, an int a count, a list or function explicit cohorts."""
     if isinstance(participation, bool):
         raise ValueError("participation needs a fraction or a count, got a bool; write 1.0.")
     if isinstance(participation, int | np.integer):
         return FixedSize(int(participation))
     if isinstance(participation, float):
-        require(
-            0 < participation <= 1,
-            "participation",
-            "a fraction in (0, 1] or an integer count",
-            participation,
-        )
-        # The small term repairs products such as 0.29 * 100 = 28.999999999999996.
-        return FixedSize(max(1, int(participation * population + 1e-9)))
+        return Fraction(participation)
     if isinstance(participation, Participation):
         return participation
     return Cohorts(participation)

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from undrift.data.availability import Availability
+
 Pair = tuple[Tensor, Tensor]
 Indices = NDArray[np.int64]
 
@@ -16,10 +18,17 @@ Indices = NDArray[np.int64]
 class Clients:
     """`Clients([(inputs_0, targets_0), ...], test=(inputs, targets))`, or `Clients.split(...)`.
 
-    Everything lies in one pool of inputs and one of targets; a minibatch is a gather by index.
+    `availability` says who is there in which round; everybody always by default. Everything lies
+    in one pool of inputs and one of targets; a minibatch is a gather by index.
     """
 
-    def __init__(self, pairs: Sequence[Pair], *, test: Pair | None = None) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        test: Pair | None = None,
+        availability: Availability | None = None,
+    ) -> None:
         if len(pairs) == 0:
             raise ValueError("Clients needs at least one client, got none; pass a list of pairs.")
         for i, pair in enumerate(pairs):
@@ -36,6 +45,7 @@ class Clients:
             np.arange(sum(sizes), dtype=np.int64),
             np.asarray(sizes, dtype=np.int64),
             test,
+            availability,
         )
 
     @classmethod
@@ -46,6 +56,7 @@ class Clients:
         parts: Sequence[Sequence[int] | Indices],
         *,
         test: Pair | None = None,
+        availability: Availability | None = None,
     ) -> Clients:
         """Clients that share one data set, each holding the samples of its part; nothing copied."""
         _check_pair((inputs, targets), "the data set")
@@ -64,11 +75,17 @@ class Clients:
                 )
         self = cls.__new__(cls)
         sizes = np.asarray([len(index) for index in indices], dtype=np.int64)
-        self._fill(inputs, targets, np.concatenate(indices), sizes, test)
+        self._fill(inputs, targets, np.concatenate(indices), sizes, test, availability)
         return self
 
     def _fill(
-        self, inputs: Tensor, targets: Tensor, index: Indices, sizes: Indices, test: Pair | None
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        index: Indices,
+        sizes: Indices,
+        test: Pair | None,
+        availability: Availability | None,
     ) -> None:
         if test is not None:
             _check_pair(test, "the test set")
@@ -80,6 +97,9 @@ class Clients:
         self.inputs, self.targets, self.test = inputs, targets, test
         self.index, self.sizes = index, sizes
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.availability = availability
+        if availability is not None:
+            availability.check(len(self))
         self._check_finite()
 
     def _check_finite(self) -> None:

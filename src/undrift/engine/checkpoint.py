@@ -61,6 +61,7 @@ def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str
         "data": digest.hexdigest(),
         "weights": hashlib.blake2b(planner.population.tobytes(), digest_size=16).hexdigest(),
         "participation": repr(planner.participation),
+        "availability": repr(clients.availability),
         "work": repr(planner.work),
         "batch_size": repr(planner.batch_size),
         "weight_decay": repr(task.weight_decay),

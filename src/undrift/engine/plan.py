@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift import keyed
+from undrift.check import require
 from undrift.core import Cohort
+from undrift.data.availability import Register
 from undrift.data.clients import Clients
 from undrift.data.work import Work
 from undrift.participation import Floats, Ids, Participation, WithReplacement
@@ -30,6 +32,7 @@ class Plan:
     weights: Floats  # in the mean of the uploads, sum one
     counts: NDArray[np.int64]  # K_i
     cohort: Cohort
+    share: float = 1.0  # of the population that was registered before this round
 
     @property
     def mean_count(self) -> float:
@@ -69,11 +72,26 @@ class Planner:
     seed: int
 
     def plan(self, t: int) -> Plan:
-        ids, weights = self.participation.sample(t, self.population, self.seed)
+        population, share, present = self.population, 1.0, None
+        registered = np.ones(len(population), dtype=np.bool_)
+        if self._register is not None:
+            present = self._register.present(t)
+            require(len(present) > 0, "A round", "a client that is there", f"none in round {t + 1}")
+            registered = self._register.up_to(t)
+            total = math.fsum(population[registered])
+            share = math.fsum(population[self._register.up_to(t - 1)]) / total if t else 1.0
+            population = np.where(registered, population / total, 0.0)
+        ids, weights = self.participation.sample(t, population, self.seed, present)
         counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
-        cohort = _Drawn if isinstance(self.participation, WithReplacement) else Cohort
-        mass = math.fsum(self.population[ids])
-        return Plan(t, ids, weights, counts, cohort(t, len(self.population), len(ids), mass))
+        kind = _Drawn if isinstance(self.participation, WithReplacement) else Cohort
+        mass = math.fsum(population[ids])
+        cohort = kind(t, int(registered.sum()), len(ids), mass)
+        return Plan(t, ids, weights, counts, cohort, share)
+
+    @cached_property
+    def _register(self) -> Register | None:
+        law = self.clients.availability
+        return None if law is None else Register(law, len(self.clients))
 
     def _steps(self, client: int, t: int) -> int:
         n = int(self.clients.sizes[client])

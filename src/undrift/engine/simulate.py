@@ -91,7 +91,7 @@ def simulate(
         require_positive("simulate", clip=clip)
     require_choice("simulate", "mode", mode, ("auto", "loop", "stacked"))
     work.check(len(clients))
-    law = laws.parse(participation, len(clients))
+    law = laws.parse(participation)
     law.check(len(clients), rounds)
     population = laws.population_weights(weighting, clients.sizes)
     if scheduled(algorithm):
@@ -100,6 +100,7 @@ def simulate(
 
     trained = copy.deepcopy(model).train()
     layout = Layout.of(trained)
+    algorithm.check(trained)
     facts = inspect(trained, loss, clients)
     task = Task(trained, layout, loss, weight_decay, clip, facts.randomness)
     planner = Planner(clients, population, law, work, batch_size, seed)
@@ -184,6 +185,8 @@ class Run(Iterator[Record]):
         """One round as a function of the state, so that a failure changes nothing."""
         algorithm = resolve(self.algorithm, plan.t)
         server = self.state
+        if plan.share < 1:
+            server = algorithm.enrol(server, plan.share)
         fresh: dict[int, Any] = {}
 
         def state_of(i: int) -> Any:
