@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import undrift as ud
-from undrift import show, trial
+from undrift import catalogue, show, trial
 from undrift.check import nearest
 from undrift.rule import Rule
 from undrift.rule import parse as parse_rule
@@ -110,9 +110,8 @@ def setting(
 
 def _parser(annotation: Any) -> Any:
     """How the text of a hyper-parameter flag becomes its value."""
-    if annotation is float:
-        return parse_number
-    return parse_rule if annotation is Rule else str
+    known: dict[Any, Any] = {float: parse_number, Rule: parse_rule, int: int}
+    return known.get(annotation, str)
 
 
 def _flags(cls: type) -> list[inspect.Parameter]:
@@ -125,7 +124,7 @@ def _flags(cls: type) -> list[inspect.Parameter]:
             kind: Any = Annotated[bool, typer.Option(rich_help_panel=panel)]
         else:
             default = str(default)
-            metavar = "NUMBER" if hints[field.name] is float else "NAME"
+            metavar = "NUMBER" if hints[field.name] in (float, int) else "NAME"
             kind = Annotated[str, typer.Option(rich_help_panel=panel, metavar=metavar)]
         kind_of = inspect.Parameter.KEYWORD_ONLY
         flags.append(inspect.Parameter(field.name, kind_of, default=default, annotation=kind))
@@ -336,15 +335,17 @@ app.command()(_spell_out(compare))
 
 @app.command("list")
 def list_methods() -> None:
-    """All methods with their hyper-parameters."""
-    shown = Table("name", "hyper-parameters", "what it is")
-    for name, cls in METHODS.items():
-        values = [
-            field.name if field.default is MISSING else f"{field.name}={field.default}"
-            for field in fields(cls)
-        ]
-        shown.add_row(name, ", ".join(values), (inspect.getdoc(cls) or "").splitlines()[0])
+    """All methods: paper, traffic and gradients as measured by a dry run, and state."""
+    shown = Table("name", "family", "paper", title="Methods")
+    for column in ("traffic / FedAvg", "gradients / step"):
+        shown.add_column(column, justify="right")
+    for column in ("client state", "server state"):
+        shown.add_column(column)
+    for e in catalogue.entries(ud.ALGORITHMS):
+        cost = f"{e.traffic:.3g}", f"{e.gradients:.3g}"
+        shown.add_row(e.name, e.family, e.paper, *cost, e.client_state, e.server_state)
     Console().print(shown)
+    Console().print("Hyper-parameters: undrift run NAME --help", style="dim")
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from undrift import keyed
 from undrift.core import Objective, Outputs, Vector
 from undrift.errors import UndriftError
+from undrift.models import classifier
 from undrift.vector import Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -93,7 +94,7 @@ class Task:
     level: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "level", self.layout.levels())
+        object.__setattr__(self, "level", self.layout.level())
 
     def cast(self, data: Tensor) -> Tensor:
         """Data on the model's device, and of its dtype if it is floating."""
@@ -109,18 +110,19 @@ class Task:
         with self.masks(keys):
             return functional_call(self.model, self.layout.views(x), (inputs,))  # type: ignore[no-any-return]
 
-    def features(self, x: Vector, inputs: Tensor, keys: Tensor | None) -> Outputs:
-        """Logits and the input of the model's last linear layer."""
-        heads = [module for module in self.model.modules() if isinstance(module, nn.Linear)]
-        if not heads:
+    def logits_and_features(
+        self, x: Vector, inputs: Tensor, keys: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        head = classifier(self.model)
+        if head is None:
             raise UndriftError("The model needs a linear layer as its classifier to show features.")
         seen: list[Tensor] = []
-        hook = heads[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
         try:
             logits = self.forward(x, inputs, keys)
+            return logits, seen[-1]
         finally:
             hook.remove()
-        return Outputs(logits, seen[-1])
 
 
 @dataclass(frozen=True)
@@ -157,14 +159,15 @@ class DataObjective:
         return self.task.level
 
     def __call__(self, x: Vector) -> Tensor:
-        outputs = self.task.forward(x, self.batch.inputs, self.batch.keys)
-        if self.batch.valid is None:
-            value = self.task.loss(outputs, self.batch.targets)
-        else:
-            value = self.batch.mean(per_sample(self.task.loss, outputs, self.batch.targets))
+        value = self._loss(self.task.forward(x, self.batch.inputs, self.batch.keys))
         for term in self.terms:
             value = value + self.batch.mean(term(x))
         return value
+
+    def _loss(self, outputs: Tensor) -> Tensor:
+        if self.batch.valid is None:
+            return self.task.loss(outputs, self.batch.targets)
+        return self.batch.mean(per_sample(self.task.loss, outputs, self.batch.targets))
 
     def grad(self, x: Vector) -> Vector:
         if self.stacked:
@@ -174,7 +177,9 @@ class DataObjective:
             return torch.autograd.grad(self(leaf), leaf)[0]
 
     def outputs(self, x: Vector) -> Outputs:
-        return self.task.features(x, self.batch.inputs, self.batch.keys)
+        batch = self.batch
+        logits, features = self.task.logits_and_features(x, batch.inputs, batch.keys)
+        return Outputs(logits, features, self._loss(logits))
 
     def plus(self, term: Term) -> Objective:
         return replace(self, terms=(*self.terms, term))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from undrift.core import Vector
+from undrift.models import block_names
 
 _BATCH_NORMS = (
     nn.BatchNorm1d,
@@ -29,6 +30,7 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     sizes: tuple[int, ...]
+    levels: tuple[int, ...]  # index of the block each parameter belongs to
     dtype: torch.dtype
     device: torch.device
 
@@ -59,6 +61,7 @@ class Layout:
             tuple(name for name, _ in named),
             tuple(p.shape for _, p in named),
             tuple(p.numel() for _, p in named),
+            _levels(model, [name for name, _ in named]),
             first.dtype,
             first.device,
         )
@@ -90,13 +93,16 @@ class Layout:
             parameters[name].data = view
         return bound
 
-    def levels(self) -> Tensor:
-        """(D,) for each coordinate the index of the top-level child it belongs to."""
-        heads = [name.split(".", 1)[0] for name in self.names]
-        order = {head: level for level, head in enumerate(dict.fromkeys(heads))}
-        per_parameter = torch.tensor([order[head] for head in heads], device=self.device)
+    def level(self) -> Tensor:
+        """(D,) for each coordinate the index of the block it belongs to."""
         sizes = torch.tensor(self.sizes, device=self.device)
-        return per_parameter.repeat_interleave(sizes)
+        return torch.tensor(self.levels, device=self.device).repeat_interleave(sizes)
+
+
+def _levels(model: nn.Module, names: list[str]) -> tuple[int, ...]:
+    """Blocks in their order; whatever is in none of them comes after the last."""
+    blocks = {name: level for level, name in enumerate(block_names(model))}
+    return tuple(blocks.get(name.split(".", 1)[0], len(blocks)) for name in names)
 
 
 def refuse_batch_norm(model: nn.Module) -> None:

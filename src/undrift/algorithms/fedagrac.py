@@ -104,6 +104,9 @@ class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGra
             return torch.where(fast, avg, first)
         return torch.where(fast, first, avg)
 
+    def enrol(self, server: FedaGracServer, share: float) -> FedaGracServer:
+        return server._replace(nu=share * server.nu) if self.nu_scope == "all" else server
+
     def update(
         self, server: FedaGracServer, mean: FedaGracUpload, cohort: Cohort
     ) -> FedaGracServer:

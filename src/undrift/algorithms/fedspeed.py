@@ -96,6 +96,9 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     def ascent(self, g: Vector) -> Vector:
         return self.rho * g / (g.norm() + 1e-7) if self.normalise else self.rho * g
 
+    def enrol(self, server: FedSpeedServer, share: float) -> FedSpeedServer:
+        return server._replace(g_hat=share * server.g_hat)
+
     def update(self, server: FedSpeedServer, mean: Vector, cohort: Cohort) -> FedSpeedServer:
         if self.aggregation == "participants":
             return FedSpeedServer(server.x + mean, server.g_hat)  # line 16

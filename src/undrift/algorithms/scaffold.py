@@ -71,6 +71,9 @@ class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]
             c_new = c_i - c + (x - y) / (steps.count * self.lr)  # line 12
         return ScaffoldUpload(y - x, c_new - c_i), c_new  # lines 13, 14
 
+    def enrol(self, server: ScaffoldServer, share: float) -> ScaffoldServer:
+        return server._replace(c=share * server.c)
+
     def update(
         self, server: ScaffoldServer, mean: ScaffoldUpload, cohort: Cohort
     ) -> ScaffoldServer:

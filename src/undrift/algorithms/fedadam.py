@@ -1,0 +1,67 @@
+"""FedAdam. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+
+    server:  broadcast x
+    client:  y <- x;  K_i times:  y <- y - lr g_i(y);  send D_i = y - x
+    server:  D = sum_i w_i D_i
+             m <- beta1 m + (1 - beta1) D,     m starts at 0
+             v <- beta2 v + (1 - beta2) D^2,   v starts at tau^2
+             x <- x + server_lr m / (sqrt(v) + tau)
+
+There is no bias correction, as in the paper; Flower adds one, and FL-Simulator starts v at zero
+(test_servers, first round in closed form).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from undrift.check import require, require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+
+
+class FedAdamServer(NamedTuple):
+    x: Vector
+    m: Vector
+    v: Vector
+
+
+@dataclass(frozen=True)
+class FedAdam(Federated[FedAdamServer, Vector, tuple[()], Vector]):
+    """Adam on the server; larger `tau`, less adaptive."""
+
+    lr: float
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        require_positive("FedAdam", lr=self.lr, tau=self.tau)
+        require_nonnegative("FedAdam", server_lr=self.server_lr)
+        require(0 <= self.beta1 < 1, "FedAdam", "beta1 in [0, 1)", self.beta1)
+        require(0 <= self.beta2 < 1, "FedAdam", "beta2 in [0, 1)", self.beta2)
+
+    def init(self, x0: Vector) -> FedAdamServer:
+        return FedAdamServer(x0, torch.zeros_like(x0), torch.full_like(x0, self.tau**2))
+
+    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
+        return ()
+
+    def broadcast(self, server: FedAdamServer) -> Vector:
+        return server.x
+
+    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+        x = down
+
+        def step(y: Vector, f: Objective) -> Vector:
+            return y - self.lr * f.grad(y)
+
+        return steps(step, x) - x, client
+
+    def update(self, server: FedAdamServer, mean: Vector, cohort: Cohort) -> FedAdamServer:
+        m = self.beta1 * server.m + (1 - self.beta1) * mean
+        v = self.beta2 * server.v + (1 - self.beta2) * mean**2
+        return FedAdamServer(server.x + self.server_lr * m / (v.sqrt() + self.tau), m, v)

@@ -1,0 +1,66 @@
+"""FedAvgM. Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated
+Visual Classification", arXiv 1909.06335, 2019.
+
+    server:  broadcast x
+    client:  y <- x;  K_i times:  y <- y - lr g_i(y);  send D_i = y - x
+    server:  m <- beta m + sum_i w_i D_i;  x <- x + server_lr m
+
+The momentum is not damped: with server_lr = 1 a steady update moves the model 1 / (1 - beta) times
+as far as in FedAvg. Clients start from x, not from a look-ahead: that is FedACG. `rule` replaces
+the local direction g_i(y) by that of momentum or Adam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from undrift.check import require, require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.rule import SGD, Rule
+
+
+class FedAvgMServer(NamedTuple):
+    x: Vector
+    m: Vector
+
+
+@dataclass(frozen=True)
+class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
+    """FedAvg with heavy-ball momentum on the server; larger `beta`, longer memory."""
+
+    lr: float
+    beta: float = 0.4
+    server_lr: float = 1.0
+    rule: Rule = SGD()
+
+    def __post_init__(self) -> None:
+        require_positive("FedAvgM", lr=self.lr)
+        require(0 <= self.beta < 1, "FedAvgM", "beta in [0, 1)", self.beta)
+        require_nonnegative("FedAvgM", server_lr=self.server_lr)
+
+    def init(self, x0: Vector) -> FedAvgMServer:
+        return FedAvgMServer(x0, torch.zeros_like(x0))
+
+    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
+        return ()
+
+    def broadcast(self, server: FedAvgMServer) -> Vector:
+        return server.x
+
+    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+        x = down
+
+        def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
+            y, s = carry
+            d, s = self.rule(f.grad(y), s)
+            return y - self.lr * d, s
+
+        y, _ = steps(step, (x, self.rule.init(x)))
+        return y - x, client
+
+    def update(self, server: FedAvgMServer, mean: Vector, cohort: Cohort) -> FedAvgMServer:
+        m = self.beta * server.m + mean
+        return FedAvgMServer(server.x + self.server_lr * m, m)

@@ -1,0 +1,78 @@
+"""FedGamma. Dai et al., "FedGAMMA: Federated Learning With Global Sharpness-Aware Minimization",
+IEEE TNNLS 2023: SCAFFOLD with gradients of sharpness-aware minimisation.
+
+    server:  broadcast x, c
+    client:  y <- x;  K_i times:  g = g_i(y);  g~ = g_i(y + rho g / ||g||), same minibatch
+                                  y <- y - lr (g~ - c_i + c)
+             c_i+ = c_i - c + (x - y) / (K_i lr);  send y - x, c_i+ - c_i;  c_i <- c_i+
+    server:  x <- x + server_lr mean_S (y - x);  c <- c + |S| / N mean_S (c_i+ - c_i)
+
+The ascent follows the client's own gradient, without c. All control variates start at zero, so
+c = sum_i w_i c_i always; with weights, |S| / N is the population weight of the cohort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from undrift.check import require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+
+
+class FedGammaServer(NamedTuple):
+    x: Vector
+    c: Vector
+
+
+class FedGammaUpload(NamedTuple):
+    x: Vector  # y - x
+    c: Vector  # c_i+ - c_i
+
+
+@dataclass(frozen=True)
+class FedGamma(Federated[FedGammaServer, FedGammaServer, Vector, FedGammaUpload]):
+    """Flat minima of the global objective: control variates carry its gradient to the clients."""
+
+    lr: float
+    rho: float = 0.1
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive("FedGamma", lr=self.lr)
+        require_nonnegative("FedGamma", rho=self.rho, server_lr=self.server_lr)
+
+    def init(self, x0: Vector) -> FedGammaServer:
+        return FedGammaServer(x0, torch.zeros_like(x0))
+
+    def init_client(self, x0: Vector, down: FedGammaServer) -> Vector:
+        return torch.zeros_like(x0)
+
+    def broadcast(self, server: FedGammaServer) -> FedGammaServer:
+        return server
+
+    def local(
+        self, down: FedGammaServer, client: Vector, steps: Loop
+    ) -> tuple[FedGammaUpload, Vector]:
+        (x, c), c_i = down, client
+
+        def step(y: Vector, f: Objective) -> Vector:
+            g = f.grad(y)
+            g = f.grad(y + self.rho * g / (g.norm() + 1e-7))
+            return y - self.lr * (g - c_i + c)
+
+        y = steps(step, x)
+        c_new = c_i - c + (x - y) / (steps.count * self.lr)
+        return FedGammaUpload(y - x, c_new - c_i), c_new
+
+    def enrol(self, server: FedGammaServer, share: float) -> FedGammaServer:
+        return server._replace(c=share * server.c)
+
+    def update(
+        self, server: FedGammaServer, mean: FedGammaUpload, cohort: Cohort
+    ) -> FedGammaServer:
+        x = server.x + self.server_lr * mean.x
+        c = server.c + cohort.mass * mean.c
+        return FedGammaServer(x, c)

@@ -1,0 +1,60 @@
+"""FedSAM. Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", ICML 2022;
+also Caldarola et al., "Improving Generalization in Federated Learning by Seeking Flat
+Minima", ECCV 2022.
+
+    server:  broadcast x
+    client:  y <- x;  K_i times:  g = g_i(y);  y <- y - lr g_i(y + rho g / ||g||), same minibatch
+             send D_i = y - x
+    server:  x <- x + sum_i w_i D_i
+
+The norm is over all parameters, plus 1e-7 against a zero gradient. `normalise=False` ascends by
+rho g; on quadratics the direction is then (I + rho A_i) A_i (y - b_i).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from undrift.check import require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+
+
+class FedSAMServer(NamedTuple):
+    x: Vector
+
+
+@dataclass(frozen=True)
+class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
+    """FedAvg whose clients look for flat minima; larger `rho`, wider look."""
+
+    lr: float
+    rho: float = 0.1
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive("FedSAM", lr=self.lr)
+        require_nonnegative("FedSAM", rho=self.rho)
+
+    def init(self, x0: Vector) -> FedSAMServer:
+        return FedSAMServer(x0)
+
+    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
+        return ()
+
+    def broadcast(self, server: FedSAMServer) -> Vector:
+        return server.x
+
+    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+        x = down
+
+        def step(y: Vector, f: Objective) -> Vector:
+            return y - self.lr * f.grad(y + self.ascent(f.grad(y)))
+
+        return steps(step, x) - x, client
+
+    def ascent(self, g: Vector) -> Vector:
+        return self.rho * g / (g.norm() + 1e-7) if self.normalise else self.rho * g
+
+    def update(self, server: FedSAMServer, mean: Vector, cohort: Cohort) -> FedSAMServer:
+        return FedSAMServer(server.x + mean)

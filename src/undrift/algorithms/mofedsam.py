@@ -1,0 +1,67 @@
+"""MoFedSAM. Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", ICML
+2022: FedCM with gradients of sharpness-aware minimisation.
+
+    server:  broadcast x and the momentum m
+    client:  y <- x;  K_i times:  g = g_i(y);  g~ = g_i(y + rho g / ||g||), same minibatch
+                                  y <- y - lr (alpha g~ + (1 - alpha) m / K_i)
+             send D_i = y - x
+    server:  m <- -sum_i w_i D_i / lr;  x <- x - lr m
+
+Here m is the sum of a round's directions, as in FedCM: m / K is the paper's Delta, and each client
+divides by its own K_i where the paper has one K. rho = 0 is FedCM, alpha = 1 is FedSAM
+(test_servers). The ascent follows the client's own gradient, without m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from undrift.check import require, require_nonnegative, require_positive
+from undrift.core import Cohort, Federated, Loop, Objective, Vector
+
+
+class MoFedSAMServer(NamedTuple):
+    x: Vector
+    m: Vector  # the mean of the clients' sums of directions in the last round
+
+
+@dataclass(frozen=True)
+class MoFedSAM(Federated[MoFedSAMServer, MoFedSAMServer, tuple[()], Vector]):
+    """FedSAM with every local step drawn to the last global one; smaller `alpha`, longer memory."""
+
+    lr: float
+    rho: float = 0.1
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive("MoFedSAM", lr=self.lr)
+        require_nonnegative("MoFedSAM", rho=self.rho)
+        require(0 < self.alpha <= 1, "MoFedSAM", "alpha in (0, 1]", self.alpha)
+
+    def init(self, x0: Vector) -> MoFedSAMServer:
+        return MoFedSAMServer(x0, torch.zeros_like(x0))
+
+    def init_client(self, x0: Vector, down: MoFedSAMServer) -> tuple[()]:
+        return ()
+
+    def broadcast(self, server: MoFedSAMServer) -> MoFedSAMServer:
+        return server
+
+    def local(
+        self, down: MoFedSAMServer, client: tuple[()], steps: Loop
+    ) -> tuple[Vector, tuple[()]]:
+        x, m = down
+        pull = (1 - self.alpha) * m / steps.count
+
+        def step(y: Vector, f: Objective) -> Vector:
+            g = f.grad(y)
+            g = f.grad(y + self.rho * g / (g.norm() + 1e-7))
+            return y - self.lr * (self.alpha * g + pull)
+
+        return steps(step, x) - x, client
+
+    def update(self, server: MoFedSAMServer, mean: Vector, cohort: Cohort) -> MoFedSAMServer:
+        return MoFedSAMServer(server.x + mean, -mean / self.lr)
