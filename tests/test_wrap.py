@@ -79,7 +79,7 @@ class Transported(Compressed):
         (ud.FedAvg(lr=LR), TopK(0.25), lambda item: 21 * (4 + item)),
         (ud.FedaGrac(lr=LR), TopK(k=5), lambda item: 5 * (4 + item)),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", repr(value)),
 )
 def test_bytes_are_the_lengths_of_the_buffers_sent(
     inner: Any, codec: Any, per_vector: Any, dtype: torch.dtype

@@ -68,6 +68,10 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
                 "choose one codec."
             )
 
+    @property
+    def starts_at_broadcast(self) -> bool:
+        return self.inner.starts_at_broadcast
+
     def check(self, model: nn.Module) -> None:
         self.inner.check(model)
 

@@ -101,6 +101,7 @@ def simulate(
     trained = copy.deepcopy(model).train()
     layout = Layout.of(trained)
     algorithm.check(trained)
+    resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit the model's size
     facts = inspect(trained, loss, clients)
     task = Task(trained, layout, loss, weight_decay, clip, facts.randomness)
     planner = Planner(clients, population, law, work, batch_size, seed)
