@@ -567,9 +567,7 @@ def test_fedlin_converges_to_the_optimum(w: Any, cohort: Any, work: Any) -> None
     optimum = PROBLEM.optimum(share(w, cohort))
     assert distance(run.x, optimum) < 1e-10
     assert run.state.g.norm() < 1e-9
-    said = torch.stack([run.client_states[i].g for i in sorted(cohort)])
-    assert distance(said, gradients(optimum)[sorted(cohort)]) < 1e-9
-    assert sorted(run.client_states) == sorted(cohort)
+    assert set(run.client_states.values()) == {()}, "nothing is kept for the next round"
 
 
 @weights
@@ -698,6 +696,6 @@ def test_fedlin_pays_for_one_pass_over_the_local_data(mode: Any) -> None:
 
 
 @methods
-def test_only_fedgamma_and_fedlin_hold_tensors_on_clients(algorithm: Any) -> None:
+def test_only_fedgamma_holds_tensors_on_clients(algorithm: Any) -> None:
     held = next(iter(on_quadratics(algorithm, quadratics(), rounds=1).client_states.values()))
-    assert (held != ()) == isinstance(algorithm, FedGamma | FedLin)
+    assert (held != ()) == isinstance(algorithm, FedGamma)

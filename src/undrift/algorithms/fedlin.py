@@ -16,7 +16,7 @@ keeps x and g_i from the first exchange to the second, so 2 vectors go down and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,7 +37,7 @@ class FedLinClient(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedLin(Prelude[FedLinServer, Vector, FedLinClient, Vector]):
+class FedLin(Prelude[FedLinServer, Vector, Any, Vector]):
     """Fresh gradients of everybody before the local steps; exact for any K_i, without noise."""
 
     lr: float
@@ -48,15 +48,13 @@ class FedLin(Prelude[FedLinServer, Vector, FedLinClient, Vector]):
     def init(self, x0: Vector) -> FedLinServer:
         return FedLinServer(x0, torch.zeros_like(x0))
 
-    def init_client(self, x0: Vector, down: Vector) -> FedLinClient:
-        return FedLinClient(torch.zeros_like(x0), torch.zeros_like(x0))
+    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
+        return ()
 
     def ask(self, server: FedLinServer) -> Vector:
         return server.x
 
-    def answer(
-        self, down: Vector, client: FedLinClient, steps: Loop
-    ) -> tuple[Vector, FedLinClient]:
+    def answer(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, FedLinClient]:
         g = steps.full.grad(down)
         return g, FedLinClient(down, g)
 
@@ -66,13 +64,13 @@ class FedLin(Prelude[FedLinServer, Vector, FedLinClient, Vector]):
     def broadcast(self, server: FedLinServer) -> Vector:
         return server.g
 
-    def local(self, down: Vector, client: FedLinClient, steps: Loop) -> tuple[Vector, FedLinClient]:
+    def local(self, down: Vector, client: FedLinClient, steps: Loop) -> tuple[Vector, tuple[()]]:
         g, (x, g_i) = down, client
 
         def step(y: Vector, f: Objective) -> Vector:
             return y - self.lr / steps.count * (f.grad(y) - g_i + g)
 
-        return steps(step, x) - x, client
+        return steps(step, x) - x, ()
 
     def update(self, server: FedLinServer, mean: Vector, cohort: Cohort) -> FedLinServer:
         return server._replace(x=server.x + mean)

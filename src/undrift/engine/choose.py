@@ -16,6 +16,7 @@ from undrift.engine.execute import Executor, Mode
 from undrift.engine.local import Meter
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.probe import Facts
+from undrift.engine.round import play
 from undrift.errors import DivergenceError, UndriftError
 from undrift.objective import Task
 from undrift.schedule import resolve
@@ -94,16 +95,9 @@ def _obstacle(
         with torch.no_grad(), warnings.catch_warnings():
             # vmap announces an operation it would silently run in a loop: not stacked at all.
             warnings.filterwarnings("error", message=".*performance drop.*")
-            server = now.init(task.layout.gather(task.model))
-            down = now.broadcast(server)
-            Executor(task, planner, pool, "stacked", 2).exchange(
-                lambda down, client, steps: now.pack(*now.local(down, client, steps), steps),
-                now.unpack,
-                down,
-                plan,
-                lambda _: now.init_client(server.x, down),
-                Meter(),
-            )
+            x0 = task.layout.gather(task.model)
+            executor = Executor(task, planner, pool, "stacked", 2)
+            play(now, executor, plan, now.init(x0), {}, x0, Meter())
     except DivergenceError:
         return ""  # a matter of training, not of stacking
     except Exception as error:  # whatever vmap refuses in a foreign model, loss or algorithm

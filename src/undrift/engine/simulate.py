@@ -13,7 +13,7 @@ from torch import nn
 
 from undrift import participation as laws
 from undrift.check import require, require_choice, require_nonnegative, require_positive
-from undrift.core import Federated, Peer, Prelude, Vector
+from undrift.core import Federated, Peer, Vector
 from undrift.data.clients import Clients
 from undrift.data.work import Work
 from undrift.engine import checkpoint as disk
@@ -21,8 +21,9 @@ from undrift.engine.choose import choose, chunk_for, fitting_threads
 from undrift.engine.evaluate import evaluate
 from undrift.engine.execute import Executor, Mode, Tap
 from undrift.engine.local import Meter
-from undrift.engine.plan import Plan, Planner
+from undrift.engine.plan import Planner
 from undrift.engine.probe import Facts, inspect
+from undrift.engine.round import play
 from undrift.errors import DivergenceError, UndriftError
 from undrift.objective import Loss, Task
 from undrift.record import Record, Totals
@@ -169,7 +170,17 @@ class Run(Iterator[Record]):
         plan = self._executor.planner.plan(self.round)
         samples = self._executor.samples(len(plan.ids))
         with torch.no_grad(), fitting_threads(samples * self._facts.activations):
-            state, client_states = self._advance(plan, meter)
+            state, client_states = play(
+                resolve(self.algorithm, self.round),
+                self._executor,
+                plan,
+                self.state,
+                self.client_states,
+                self._x0,
+                meter,
+                self._tap,
+            )
+        self._refuse_bad_model(state.x, self.round)
         self.state = state
         self.client_states.update(client_states)
         self.round += 1
@@ -181,38 +192,6 @@ class Run(Iterator[Record]):
         if self._checkpoint is not None and due:
             self._save()
         return record
-
-    def _advance(self, plan: Plan, meter: Meter) -> tuple[Any, dict[int, Any]]:
-        """One round as a function of the state, so that a failure changes nothing."""
-        algorithm = resolve(self.algorithm, plan.t)
-        server = self.state
-        if plan.share < 1:
-            server = algorithm.enrol(server, plan.share)
-        fresh: dict[int, Any] = {}
-
-        def state_of(i: int) -> Any:
-            for held in (fresh, self.client_states):
-                if i in held:
-                    return held[i]
-            return algorithm.init_client(self._x0, first)
-
-        def local(down: Any, client: Any, steps: Any) -> tuple[Any, Any]:
-            up, client = algorithm.local(down, client, steps)
-            return algorithm.pack(up, client, steps)
-
-        exchange = self._executor.exchange
-        first = algorithm.broadcast(server)
-        if isinstance(algorithm, Prelude):
-            asked = algorithm.ask(server)
-            mean, fresh = exchange(
-                algorithm.answer, lambda wire: wire, asked, plan, state_of, meter
-            )
-            server = algorithm.hear(server, mean, plan.cohort)
-        down = algorithm.broadcast(server) if isinstance(algorithm, Prelude) else first
-        mean, fresh = exchange(local, algorithm.unpack, down, plan, state_of, meter, self._tap)
-        server = algorithm.update(server, mean, plan.cohort)
-        self._refuse_bad_model(server.x, plan.t)
-        return server, fresh
 
     def _refuse_bad_model(self, x: Vector, t: int) -> None:
         if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
