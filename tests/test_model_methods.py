@@ -231,12 +231,6 @@ def test_weight_decay_is_not_in_the_hybrid_losses() -> None:
     assert distance(ends[0] - ends[1], 0.1 * 0.5 * start) < 1e-12
 
 
-@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("algorithm", [MOON(lr=0.05), FedMLB(lr=0.1)], ids=["moon", "fedmlb"])
-def test_contract(algorithm: Any, check: Any) -> None:
-    check(algorithm)
-
-
 def test_models_without_what_is_asked_are_refused_before_any_work() -> None:
     flat = nn.Linear(6, 3).double()
     with pytest.raises(ValueError, match=r"MOON needs a model with features.*hidden layer"):

@@ -149,7 +149,8 @@ def test_rules_equal_torch(ours: rule.Rule, theirs: object) -> None:
 
 def test_rules_have_names() -> None:
     assert rule.parse("momentum:0.8") == ud.Momentum(0.8)
-    assert rule.parse("SGD()") == ud.SGD()
+    for known in (ud.SGD(), ud.Momentum(0.8), ud.Momentum(0.8, nesterov=True), ud.Adam(0.8)):
+        assert rule.parse(str(known)) == known
     assert rule.parse("adam:0.8:0.9") == ud.Adam(0.8, 0.9)
     with pytest.raises(ValueError, match="nearest is 'momentum'"):
         rule.parse("momentun")

@@ -17,6 +17,7 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         return False
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -40,6 +41,7 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
                     x, values.min(0), values.max(0), color=line.get_color(), alpha=0.12, linewidth=0
                 )
     by_round.set(xlabel="round", ylabel="test accuracy" if classified else "loss")
+    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     by_bytes.set(xlabel="megabytes sent, up and down")
     for axis in (by_round, by_bytes):
         axis.grid(alpha=0.3)

@@ -25,6 +25,9 @@ class Rule(Protocol):
 class SGD:
     """d = g."""
 
+    def __str__(self) -> str:
+        return "sgd"
+
     def init(self, x: Tensor) -> tuple[()]:
         return ()
 
@@ -41,6 +44,9 @@ class Momentum:
 
     def __post_init__(self) -> None:
         require(0 <= self.beta < 1, "Momentum", "beta in [0, 1)", self.beta)
+
+    def __str__(self) -> str:
+        return f"momentum:{self.beta}{':nesterov' if self.nesterov else ''}"
 
     def init(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -69,6 +75,9 @@ class Adam:
         require(0 <= self.beta2 < 1, "Adam", "beta2 in [0, 1)", self.beta2)
         require(self.eps > 0, "Adam", "eps > 0", self.eps)
 
+    def __str__(self) -> str:
+        return f"adam:{self.beta1}:{self.beta2}:{self.eps}"
+
     def init(self, x: Tensor) -> AdamState:
         return AdamState(torch.zeros_like(x), torch.zeros_like(x), x.new_zeros(()))
 
@@ -82,11 +91,11 @@ class Adam:
 
 
 def parse(text: str) -> Rule:
-    """`sgd`, `momentum`, `momentum:0.9`, `adam` or `adam:0.9:0.999`."""
-    name, *numbers = text.strip().lower().removesuffix("()").split(":")
+    """A rule as it prints: `sgd`, `momentum:0.9`, `momentum:0.9:nesterov`, `adam:0.9:0.999`."""
+    name, *numbers = text.strip().lower().split(":")
     makers: dict[str, Callable[..., Rule]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
     require_choice("rule", "it", name, makers)
     try:
-        return makers[name](*map(float, numbers))
+        return makers[name](*(n == "nesterov" or float(n) for n in numbers))
     except (TypeError, ValueError) as error:
         raise ValueError(f"A rule needs a form such as momentum:0.9, got {text!r}.") from error
