@@ -667,7 +667,7 @@ def test_gradient_of_the_regulariser(row: Any) -> None:
         (FedDyn(lr=0.1), 1, 1, 2, 1),
         (FedPD(lr=0.1), 1, 1, 1, 2),
         (FedPD(lr=0.1, start="server"), 1, 1, 1, 1),
-        (FedADMM(lr=0.1), 1, 1, 2, 2),
+        (FedADMM(lr=0.1), 1, 1, 3, 2),
         (FedDC(lr=0.1), 2, 2, 3, 2),
     ],
     ids=repr,
@@ -852,3 +852,22 @@ def test_bad_hyper_parameters_are_refused(make: Callable[[], Any], message: str)
 @pytest.mark.parametrize("cls", [FedDyn, FedDC])
 def test_border_of_the_prox_is_allowed(cls: Any) -> None:
     assert cls(lr=0.5, alpha=2.0).alpha == 2.0
+
+
+@pytest.mark.parametrize("cohorts", [[[0, 1, 2, 3, 4]], [[0, 2], [1, 3], [4, 0], [2, 1], [3, 4]]])
+def test_fedadmm_with_l1_satisfies_the_soft_threshold_optimality(cohorts: Any) -> None:
+    """0 lies in grad F(x) + l1 d|x|: some coordinates vanish, the others balance."""
+    problem, w, l1 = bed(clients=5, dim=6), [0.3, 0.1, 0.25, 0.15, 0.2], 0.12
+    run = on_quadratics(
+        FedADMM(lr=0.3, rho=0.5, l1=l1),
+        problem,
+        rounds=1500,
+        participation=cohorts * (1500 // len(cohorts)),
+        weighting=w,
+    )
+    gap = run.x - problem.b
+    g = torch.einsum("i,ijk,ik->j", torch.tensor(w, dtype=torch.float64), problem.A, gap)
+    zero = run.x == 0
+    assert 0 < int(zero.sum()) < 6, "the case must have both kinds"
+    assert float(g[zero].abs().max()) <= l1 + 1e-9
+    assert distance(g[~zero], -l1 * run.x[~zero].sign()) < 1e-7

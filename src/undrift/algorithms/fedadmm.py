@@ -1,17 +1,16 @@
 """FedADMM. Wang, Marella and Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial
-Participation", CDC 2022, without a regulariser.
+Participation", CDC 2022, with g = l1 ||x||_1 as the regulariser.
 
     line 1  server: broadcast x
     line 2  client: y ~ argmin F_i(y) + <lam_i, y - x> + (rho / 2) ||y - x||^2, from y = x:
                     K_i times:  y <- y - lr (g_i(y) + lam_i + rho (y - x))
     line 3          lam_i <- lam_i + rho (y - x)
     line 4          x^_i+ = y + lam_i / rho;  send x^_i+ - x^_i;  x^_i <- x^_i+
-    line 5  server: x <- x + |S| / N mean_S (x^_i+ - x^_i)
+    line 5  server: x~ <- x~ + |S| / N mean_S (x^_i+ - x^_i);  x <- prox_{g / rho}(x~)
 
-All lam_i start at zero and all x^_i at the first model, so x = sum_i w_i x^_i always, over the
-present, the absent and the never seen. Deviations:
+All lam_i start at zero and all x^_i at the first model, so x~ = sum_i w_i x^_i always, over the
+present, the absent and the never seen; without a regulariser (the default) x = x~. Deviations:
 * With weights, |S| / N of line 5 is the population weight of the cohort.
-* Line 5 is followed by a prox of the regulariser in the paper; there is none here.
 * This is not the FedADMM of Gong et al. (2022), whose published code converges to a point that
   depends on the first model.
 """
@@ -22,13 +21,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import softshrink
 
-from undrift.check import require, require_positive
+from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 
 
 class FedADMMServer(NamedTuple):
     x: Vector
+    x_tilde: Vector
     first: Vector  # x^_i of those never seen
 
 
@@ -43,9 +44,11 @@ class FedADMM(Federated[FedADMMServer, Vector, FedADMMClient, Vector]):
 
     lr: float
     rho: float = 0.1
+    l1: float = 0.0
 
     def __post_init__(self) -> None:
         require_positive("FedADMM", lr=self.lr, rho=self.rho)
+        require_nonnegative("FedADMM", l1=self.l1)
         require(
             self.rho * self.lr <= 1,
             "FedADMM",
@@ -55,7 +58,7 @@ class FedADMM(Federated[FedADMMServer, Vector, FedADMMClient, Vector]):
         )
 
     def init(self, x0: Vector) -> FedADMMServer:
-        return FedADMMServer(x0, x0)
+        return FedADMMServer(x0, x0, x0)
 
     def init_client(self, x0: Vector, down: Vector) -> FedADMMClient:
         return FedADMMClient(x0, torch.zeros_like(x0))
@@ -77,7 +80,10 @@ class FedADMM(Federated[FedADMMServer, Vector, FedADMMClient, Vector]):
         return x_hat_new - x_hat, FedADMMClient(x_hat_new, lam)  # line 4
 
     def enrol(self, server: FedADMMServer, share: float) -> FedADMMServer:
-        return server._replace(x=server.first + share * (server.x - server.first))
+        return self.at(server, server.first + share * (server.x_tilde - server.first))
 
     def update(self, server: FedADMMServer, mean: Vector, cohort: Cohort) -> FedADMMServer:
-        return server._replace(x=server.x + cohort.mass * mean)  # line 5
+        return self.at(server, server.x_tilde + cohort.mass * mean)  # line 5
+
+    def at(self, server: FedADMMServer, x_tilde: Vector) -> FedADMMServer:
+        return server._replace(x=softshrink(x_tilde, self.l1 / self.rho), x_tilde=x_tilde)

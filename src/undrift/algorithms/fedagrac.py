@@ -44,6 +44,9 @@ class FedaGracUpload(NamedTuple):
     nu: Vector
 
 
+Carry = tuple[Vector, Vector, Vector]  # y, the sum of its gradients, the first of them
+
+
 @dataclass(frozen=True)
 class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGracUpload]):
     """Calibrated gradients for clients that run different numbers of steps."""
@@ -78,9 +81,7 @@ class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGra
         x, nu = down
         calibration = self.lam * (nu - client.nu)
 
-        def step(
-            carry: tuple[Vector, Vector, Vector], f: Objective
-        ) -> tuple[Vector, Vector, Vector]:
+        def step(carry: Carry, f: Objective) -> Carry:
             y, total, first = carry
             g = f.grad(y)
             return y - self.lr * (g + calibration), total + g, g if f.k == 0 else first
@@ -95,14 +96,11 @@ class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGra
         return FedaGracUpload(y - x, v - nu), FedaGracClient(nu_i, client.sent)
 
     def orientation(self, avg: Vector, first: Vector, steps: Loop) -> Vector:
-        if self.scheme == "avg":
-            return avg
-        if self.scheme == "first":
-            return first
+        if self.scheme in ("avg", "first"):
+            return avg if self.scheme == "avg" else first
         fast = steps.count > steps.mean_count
-        if self.scheme == "reverse":
-            return torch.where(fast, avg, first)
-        return torch.where(fast, first, avg)
+        for_fast, for_slow = (first, avg) if self.scheme == "fedagrac" else (avg, first)
+        return torch.where(fast, for_fast, for_slow)
 
     def enrol(self, server: FedaGracServer, share: float) -> FedaGracServer:
         return server._replace(nu=share * server.nu) if self.nu_scope == "all" else server

@@ -102,7 +102,6 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     def update(self, server: FedSpeedServer, mean: Vector, cohort: Cohort) -> FedSpeedServer:
         if self.aggregation == "participants":
             return FedSpeedServer(server.x + mean, server.g_hat)  # line 16
-        g_hat = server.g_hat
-        if self.correction:
-            g_hat = g_hat - cohort.mass * mean / self.lam
+        learnt = cohort.mass * mean / self.lam if self.correction else 0.0
+        g_hat = server.g_hat - learnt
         return FedSpeedServer(server.x + mean - self.lam * g_hat, g_hat)
