@@ -62,6 +62,16 @@ def test_fedmlb_with_acg_starts_and_freezes_at_the_look_ahead() -> None:
     assert distance(wrapped.state.m, plain.x - x1) < 1e-12
 
 
+def test_newcomers_move_the_model_where_the_inner_method_does() -> None:
+    """FedADMM's enrol moves x itself; the wrapper must not keep the old one."""
+    wrapped = Accelerated(ud.FedADMM(lr=0.1))
+    run = testing.start(wrapped)
+    next(run)
+    enrolled = wrapped.enrol(run.state, 0.5)
+    assert distance(enrolled.x, enrolled.inner.x) == 0.0
+    assert distance(enrolled.x, run.state.x) > 0
+
+
 def test_schedules_reach_the_inner_method() -> None:
     wrapped = Accelerated(ud.FedAvg(lr=ud.exponential(0.1, 0.5)), lam=ud.piecewise(0.5, {1: 0.2}))
     assert resolve(wrapped, 1) == Accelerated(ud.FedAvg(lr=0.05), lam=0.2)
@@ -82,5 +92,5 @@ def test_bad_input() -> None:
         Accelerated(ud.FedAvg(lr=0.1), lam=1.0)
     with pytest.raises(ValueError, match="method with a server"):
         Accelerated(0.1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="two or more blocks"):
+    with pytest.raises(ValueError, match="two or more trained blocks"):
         testing.start(Accelerated(FedMLB(lr=0.1)), model=small_net()[0])

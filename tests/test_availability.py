@@ -182,16 +182,20 @@ def test_bad_laws(law: Any, message: str) -> None:
 
 
 def test_a_round_without_anybody_is_named() -> None:
-    run, _ = start(ud.FedAvg(lr=0.1), Spans([(0, 2)] * 5), 4)
-    next(run), next(run)
     with pytest.raises(ValueError, match="none in round 3"):
-        next(run)
+        start(ud.FedAvg(lr=0.1), Spans([(0, 2)] * 5), 4)
+
+
+def test_replacement_is_fair_and_reaches_far_rounds() -> None:
+    left = np.zeros(10)
+    for seed in range(300):
+        law = Replaced(8, 1, seed=seed)
+        left[np.setdiff1d(law.present(0, 10), law.present(1, 10))] += 1
+    assert left.max() / left.min() < 2, "no client id leaves more often than another"
+    assert len(Replaced(5, 1).present(3000, 10)) == 5
 
 
 def test_an_explicit_cohort_must_be_present() -> None:
-    run, _ = start(
-        ud.FedAvg(lr=0.1), Spans([(0, None), (1, None)] + [(0, None)] * 3), 2,
-        participation=[[1], [1]],
-    )  # fmt: skip
+    law = Spans([(0, None), (1, None), *[(0, None)] * 3])
     with pytest.raises(ValueError, match="present in round 1"):
-        next(run)
+        start(ud.FedAvg(lr=0.1), law, 2, participation=[[1], [1]])

@@ -17,8 +17,9 @@ import torch
 
 import undrift as ud
 from undrift import testing
-from undrift.cli import DEFAULT_LR, METHODS, setting
+from undrift.cli import METHODS, setting
 from undrift.engine import checkpoint as disk
+from undrift.options import DEFAULT_LR
 
 SCAFFOLD = ud.Scaffold(lr=0.1)
 
@@ -205,3 +206,28 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(
         next(run)
     monkeypatch.undo()
     assert testing.start(SCAFFOLD, resume=tmp_path).round == 1
+
+
+def test_a_resume_needs_the_same_frozen_part_and_structure(tmp_path: Path) -> None:
+    def model(seed: int) -> torch.nn.Module:
+        made = testing.small_net(seed)
+        made[0].requires_grad_(False)
+        return made
+
+    testing.finish(testing.start(SCAFFOLD, model=model(0), rounds=2, checkpoint=tmp_path))
+    assert testing.start(SCAFFOLD, model=model(0), resume=tmp_path).round == 2
+    with pytest.raises(ud.CheckpointError, match="frozen"):
+        testing.start(SCAFFOLD, model=model(1), resume=tmp_path)
+
+
+def test_fewer_rounds_than_saved_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(ValueError, match="rounds >= 4"):
+        testing.start(SCAFFOLD, rounds=3, resume=tmp_path)
+
+
+def test_bfloat16_models_have_hashes_and_checkpoints(tmp_path: Path) -> None:
+    run = testing.start(ud.FedAvg(lr=0.1), dtype=torch.bfloat16, rounds=2, checkpoint=tmp_path)
+    testing.finish(run)
+    again = testing.start(ud.FedAvg(lr=0.1), dtype=torch.bfloat16, rounds=2, resume=tmp_path)
+    assert again.model_sha256 == run.model_sha256

@@ -98,6 +98,20 @@ def test_compare_prints_the_grid_and_the_table(call, tmp_path: Path) -> None:
         assert word in out
 
 
+def test_a_grid_may_hold_schedules(call, tmp_path: Path) -> None:
+    code, out, _ = call(
+        "compare",
+        "fedavg",
+        *TINY,
+        "--lr",
+        "exponential(0.1, 0.9),0.2",
+        "--out",
+        str(tmp_path / "c"),
+    )
+    assert code == 0
+    assert "lr exponential(0.1, 0.9)" in out
+
+
 def test_list_names_every_method(call) -> None:
     code, out, _ = call("list")
     assert code == 0
@@ -118,6 +132,11 @@ BAD = {
     "participation": (["run", "fedavg", "--participation", "2.0"], "fraction in (0, 1]"),
     "participation text": (["run", "fedavg", "--participation", "all"], "a fraction such as"),
     "clients": (["run", "fedavg", "--clients", "5000"], "use fewer clients"),
+    "work text": (["run", "fedavg", "--work", "epochs:abc"], "form such as"),
+    "rule": (["run", "fedavg", "--rule", "momentum:2"], "beta in [0, 1)"),
+    "coin": (["run", "fedpd", "--coin", "abc"], "a whole number"),
+    "set lr": (["compare", "fedavg", "--set", "fedavg.lr=1"], "whose grid is --lr"),
+    "set flag": (["compare", "fedspeed", "--set", "fedspeed.prox=on"], "true, false"),
     "set form": (["compare", "fedavg", "--set", "lam=1"], "METHOD.NAME=VALUE"),
     "set name": (["compare", "fedspeed", "--set", "fedspeed.lamb=1"], "nearest is 'lam'"),
     "set method": (["compare", "fedavg", "--set", "fedspeed.lam=1"], "of this comparison"),
@@ -136,11 +155,32 @@ def test_user_errors_are_one_sentence_without_traceback(call, case: str, tmp_pat
 
 
 def test_a_folder_with_files_is_never_overwritten_silently(call, tmp_path: Path) -> None:
-    (tmp_path / "precious.txt").write_text("mine")
+    code, _, _ = call("run", "fedavg", *TINY, "--out", str(tmp_path))
+    assert code == 0
     code, _, err = call("run", "fedavg", *TINY, "--out", str(tmp_path))
     assert code == 2
     assert "--force" in err
+    code, _, _ = call("run", "fedavg", *TINY, "--out", str(tmp_path), "--force")
+    assert code == 0
+    (tmp_path / "precious.txt").write_text("mine")
+    code, _, err = call("run", "fedavg", *TINY, "--out", str(tmp_path), "--force")
+    assert code == 2
+    assert "does not touch 'precious.txt'" in err
     assert (tmp_path / "precious.txt").exists()
+    assert (tmp_path / "records.jsonl").exists()
+
+
+def test_a_resume_elsewhere_shows_the_costs_of_the_whole_run(call, tmp_path: Path) -> None:
+    saved = str(tmp_path / "saved")
+    arguments = ["run", "fedavg", *TINY, "--checkpoint", saved, "--out", str(tmp_path / "a")]
+    call(*arguments)
+    more = ["--rounds", "6", "--resume", saved, "--out", str(tmp_path / "b"), "--json"]
+    code, out, err = call("run", "fedavg", *TINY, *more)
+    assert code == 0
+    final = json.loads(out.splitlines()[-1])
+    assert final["gradients"] == 6 * 3 * 2
+    assert f" {final['gradients']} " in err, "the table agrees"
+    assert sorted(Path(saved).iterdir())[-1].name == "round-00000006", "it goes on saving"
 
 
 def test_without_out_runs_are_numbered(call, tmp_path: Path, monkeypatch) -> None:

@@ -156,7 +156,7 @@ def test_two_looks_at_one_step_see_the_same_batch_and_masks(mode: str) -> None:
 
 
 def test_dropout_masks_differ_between_steps_rounds_and_clients() -> None:
-    from undrift.objective import KeyedDropout
+    from undrift.dropout import KeyedDropout
 
     def mask(*counters: int) -> Tensor:
         from undrift import keyed
@@ -530,3 +530,34 @@ def test_an_operation_that_vmap_would_loop_over_is_not_called_stacked() -> None:
     run = testing.start(ud.FedAvg(lr=0.01), model=Bilinear().double(), mode="auto")
     assert run.mode == "loop"
     assert "vmap refuses it" in run.why
+
+
+SKEWED = nn.CrossEntropyLoss(weight=torch.tensor([5.0, 1.0, 0.2], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("loss", [SKEWED, nn.CrossEntropyLoss(ignore_index=0)])
+def test_a_loss_that_is_no_mean_over_samples_is_never_padded(loss: Any) -> None:
+    """Clients whose first samples are alike must not hide it."""
+    data = testing.small_clients()
+    pairs = []
+    for i in range(4):
+        inputs, targets = data[i]
+        order = targets.argsort()
+        pairs.append((inputs[order], targets[order]))
+    run = testing.start(ud.FedAvg(lr=0.1), clients=ud.Clients(pairs), loss=loss, mode="auto")
+    assert run.mode == "loop"
+    assert "not a mean over samples" in run.why
+    scores = {
+        testing.start(
+            ud.FedAvg(lr=0.1), clients=ud.Clients(pairs), loss=loss, evaluation_batch=size
+        ).evaluate()[0]
+        for size in (3, 1000)
+    }
+    assert len(scores) == 1
+
+
+def test_large_finite_updates_are_not_called_infinite() -> None:
+    from undrift.engine.execute import _finite_rows
+
+    rows = torch.tensor([[3e38, 3e38], [1.0, torch.nan], [torch.inf, -torch.inf], [1.0, 2.0]])
+    assert _finite_rows(rows).tolist() == [True, False, False, True]

@@ -235,7 +235,7 @@ def test_models_without_what_is_asked_are_refused_before_any_work() -> None:
     flat = nn.Linear(6, 3).double()
     with pytest.raises(ValueError, match=r"MOON needs a model with features.*hidden layer"):
         testing.start(MOON(lr=0.1), model=flat)
-    with pytest.raises(ValueError, match="FedMLB needs a model of two or more blocks"):
+    with pytest.raises(ValueError, match="FedMLB needs a model of two or more trained blocks"):
         testing.start(FedMLB(lr=0.1), model=nn.Sequential(flat))
 
 

@@ -99,6 +99,7 @@ def test_schedules_are_floats_with_a_rule() -> None:
     assert pickle.loads(pickle.dumps(decay)) == decay
     assert decay != ud.exponential(0.1, 0.6)
     assert decay != 0.1
+    assert ud.Schedule(lambda t: 0.1) != ud.Schedule(lambda t: 0.7)
     assert parse(repr(decay)) == decay
     assert parse(repr(steps)) == steps
     assert parse("0.25") == 0.25

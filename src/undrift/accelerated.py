@@ -78,7 +78,8 @@ class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
         return self.inner.unpack(wire)
 
     def enrol(self, server: AcceleratedServer, share: float) -> AcceleratedServer:
-        return server._replace(inner=self.inner.enrol(server.inner, share))
+        inner = self.inner.enrol(server.inner, share)
+        return server._replace(x=inner.x, inner=inner)
 
     def update(self, server: AcceleratedServer, mean: Any, cohort: Cohort) -> AcceleratedServer:
         inner = self.inner.update(self._ahead(server), mean, cohort)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -16,12 +17,20 @@ def require(condition: bool, who: str, expected: str, got: Any, remedy: str = ""
 
 def require_positive(who: str, **values: float) -> None:
     for name, value in values.items():
-        require(math.isfinite(value) and value > 0, who, f"{name} > 0", value)
+        require(_finite(value) and value > 0, who, f"{name} > 0, a finite number", value)
 
 
 def require_nonnegative(who: str, **values: float) -> None:
     for name, value in values.items():
-        require(math.isfinite(value) and value >= 0, who, f"{name} >= 0", value)
+        require(_finite(value) and value >= 0, who, f"{name} >= 0, a finite number", value)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require_choice(who: str, name: str, value: str, choices: Iterable[str]) -> None:

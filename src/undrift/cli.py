@@ -2,9 +2,9 @@
 
 import inspect
 import json
+import re
 import sys
-from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -14,13 +14,21 @@ from rich.table import Table
 
 import undrift as ud
 from undrift import catalogue, show, trial
-from undrift.check import nearest
-from undrift.rule import Rule
-from undrift.rule import parse as parse_rule
-from undrift.schedule import parse as parse_number
+from undrift.check import nearest, require_choice
+from undrift.options import (
+    OUTPUT,
+    Force,
+    Json,
+    Out,
+    Quiet,
+    Seed,
+    build,
+    flags_of,
+    setting,
+    spell_out,
+)
 
 METHODS: dict[str, type] = {cls.__name__.lower(): cls for cls in ud.ALGORITHMS}
-DEFAULT_LR = 0.1
 
 app = typer.Typer(
     name="undrift",
@@ -33,124 +41,6 @@ run_app = typer.Typer(
     help="Train with one method. Example: undrift run fedspeed --lr 0.1 --rounds 50",
 )
 app.add_typer(run_app, name="run")
-
-DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
-Data = Annotated[str, typer.Option(help="digits.", rich_help_panel=DATA)]
-Model = Annotated[str, typer.Option(help="logistic or mlp.", rich_help_panel=DATA)]
-NumClients = Annotated[int, typer.Option("--clients", help="How many.", rich_help_panel=DATA)]
-Partition = Annotated[str, typer.Option(help="dirichlet or iid.", rich_help_panel=DATA)]
-DirAlpha = Annotated[
-    float,
-    typer.Option("--dirichlet", help="Label skew; smaller is worse.", rich_help_panel=DATA),
-]
-Rounds = Annotated[int, typer.Option(help="Communication rounds.", rich_help_panel=TRAINING)]
-Seed = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=TRAINING)]
-Part = Annotated[
-    str,
-    typer.Option(help="Fraction (0.5; 1.0 is everybody) or count (10).", rich_help_panel=TRAINING),
-]
-WorkText = Annotated[
-    str,
-    typer.Option(
-        help="steps:10, epochs:5, gaussian:MEAN:VARIANCE[:random] or uniform:LOW:HIGH[:random].",
-        rich_help_panel=TRAINING,
-    ),
-]
-Batch = Annotated[int, typer.Option(help="0: the whole local data.", rich_help_panel=TRAINING)]
-Weights = Annotated[str, typer.Option(help="size or uniform.", rich_help_panel=TRAINING)]
-Decay = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=TRAINING)]
-Clip = Annotated[
-    float, typer.Option(help="Gradient norm limit; 0: none.", rich_help_panel=TRAINING)
-]
-ModeText = Annotated[str, typer.Option(help="auto, loop or stacked.", rich_help_panel=TRAINING)]
-Target = Annotated[float, typer.Option(help="Accuracy to be reached.", rich_help_panel=OUTPUT)]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Folder for records and plots; default: runs/...", rich_help_panel=OUTPUT),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace --out.", rich_help_panel=OUTPUT)]
-Json = Annotated[bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.", rich_help_panel=OUTPUT)]
-
-
-def setting(
-    data: Data = "digits",
-    model: Model = "mlp",
-    clients: NumClients = 20,
-    partition: Partition = "dirichlet",
-    dirichlet: DirAlpha = 0.3,
-    rounds: Rounds = 50,
-    participation: Part = "0.5",
-    work: WorkText = "gaussian:20:100",
-    batch_size: Batch = 20,
-    weighting: Weights = "size",
-    weight_decay: Decay = 0.0,
-    clip: Clip = 0.0,
-    mode: ModeText = "auto",
-    target: Target = 0.8,
-) -> trial.Setting:
-    """What `run` and `compare` share; typer reads the options off this signature."""
-    return trial.Setting(
-        data=data,
-        model=model,
-        clients=clients,
-        partition=partition,
-        dirichlet=dirichlet,
-        rounds=rounds,
-        participation=participation,
-        work=work,
-        batch_size=batch_size or None,
-        weighting=weighting,
-        weight_decay=weight_decay,
-        clip=clip or None,
-        mode=mode,
-        target=target,
-    )
-
-
-def _parser(annotation: Any) -> Any:
-    """How the text of a hyper-parameter flag becomes its value."""
-    known: dict[Any, Any] = {float: parse_number, Rule: parse_rule, int: int}
-    return known.get(annotation, str)
-
-
-def _flags(cls: type) -> list[inspect.Parameter]:
-    """One option per dataclass field of the method."""
-    hints, flags = get_type_hints(cls), []
-    for field in fields(cls):
-        default = DEFAULT_LR if field.default is MISSING else field.default
-        panel = f"{cls.__name__}'s hyper-parameters"
-        if hints[field.name] is bool:
-            kind: Any = Annotated[bool, typer.Option(rich_help_panel=panel)]
-        else:
-            default = str(default)
-            metavar = "NUMBER" if hints[field.name] in (float, int) else "NAME"
-            kind = Annotated[str, typer.Option(rich_help_panel=panel, metavar=metavar)]
-        kind_of = inspect.Parameter.KEYWORD_ONLY
-        flags.append(inspect.Parameter(field.name, kind_of, default=default, annotation=kind))
-    return flags
-
-
-def _build(cls: type, texts: dict[str, Any]) -> Any:
-    hints = get_type_hints(cls)
-    values = {
-        name: value if isinstance(value, bool) else _parser(hints[name])(value)
-        for name, value in texts.items()
-    }
-    return cls(**values)
-
-
-def _spell_out(command: Any, flags: Sequence[inspect.Parameter] = ()) -> Any:
-    """Replace **options of a command by the flags given and those of `setting`, for typer."""
-    by_name = inspect.Parameter.KEYWORD_ONLY
-    own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    shared = [p.replace(kind=by_name) for p in inspect.signature(setting).parameters.values()]
-    first = [p for p in own if p.default is p.empty]
-    rest = [p.replace(kind=by_name) for p in own if p.default is not p.empty]
-    parameters = [*first, *flags, *shared, *rest]
-    command.__signature__ = inspect.Signature(parameters)
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
 
 
 def _make_run(cls: type) -> Any:
@@ -178,9 +68,9 @@ def _make_run(cls: type) -> Any:
         hyper = {name: options.pop(name) for name in (field.name for field in fields(cls))}
         ground = setting(**options)
         run = ground.start(
-            _build(cls, hyper),
+            build(cls, hyper),
             seed,
-            checkpoint=checkpoint,
+            checkpoint=checkpoint or resume,
             checkpoint_every=checkpoint_every,
             resume=resume,
         )
@@ -188,19 +78,25 @@ def _make_run(cls: type) -> Any:
         journal = trial.Journal(folder / "records.jsonl", after=run.record)
         console = Console(stderr=True)
         console.print(f"{run.algorithm!r}, {run.mode} ({run.why})", highlight=False)
-        stopped = show.follow(run, journal.add, console, quiet=quiet)
-        outcome = trial.Outcome(journal.records)
+        stopped, diverged = False, None
+        try:
+            stopped = show.follow(run, journal.add, console, quiet=quiet)
+        except ud.DivergenceError as error:
+            diverged = error  # shown after what was reached
+        outcome = trial.Outcome(journal.records, run.totals)
         if outcome.records:
             show.table({cls.__name__: [outcome]}, ground, Console(stderr=as_json))
             show.plot({cls.__name__: [outcome]}, folder, console, cls.__name__)
         console.print(f"Records and plots: {folder}", highlight=False)
         if as_json:
             print(json.dumps(show.final(run, outcome)))
+        if diverged is not None:
+            raise diverged
         if stopped:
             raise typer.Exit(130)
 
     command.__doc__ = (inspect.getdoc(cls) or "").splitlines()[0]
-    return _spell_out(command, _flags(cls))
+    return spell_out(command, flags_of(cls))
 
 
 for _method, _cls in METHODS.items():
@@ -226,13 +122,13 @@ def compare(
     Example: undrift compare fedavg scaffold fedspeed --lr 0.03,0.1,0.3 --seeds 3
     """
     ground = setting(**options)
-    grid = [text for text in lr.split(",") if text.strip()]
+    grid = [text.strip() for text in re.split(r",(?![^(]*\))", lr) if text.strip()]
     if seeds < 1 or not grid:
         raise ValueError(f"compare needs seeds >= 1 and a learning rate, got {seeds} and {lr!r}.")
     classes = [_known(method) for method in dict.fromkeys(methods)]
     own = _own_values(set_ or [], classes)
     plan = [
-        (cls, rate, seed, _build(cls, {"lr": rate, **own.get(cls, {})}))
+        (cls, rate, seed, build(cls, {"lr": rate, **own.get(cls, {})}))
         for cls in classes
         for rate in grid
         for seed in range(seeds)
@@ -325,18 +221,29 @@ def _own_values(texts: list[str], classes: list[type]) -> dict[type, dict[str, A
         names = [field.name for field in fields(cls)]
         if name not in names:
             raise ValueError(f"{cls.__name__} has no {name!r}{nearest(name, names)}.")
-        is_flag = get_type_hints(cls)[name] is bool
-        own.setdefault(cls, {})[name] = value.lower() in ("1", "true", "yes") if is_flag else value
+        if name == "lr":
+            raise ValueError(
+                "--set needs values other than lr, whose grid is --lr for all methods."
+            )
+        if get_type_hints(cls)[name] is bool:
+            require_choice("--set", target, value.lower(), ("true", "false"))
+            own.setdefault(cls, {})[name] = value.lower() == "true"
+        else:
+            own.setdefault(cls, {})[name] = value
     return own
 
 
-app.command()(_spell_out(compare))
+app.command()(spell_out(compare))
 
 
 @app.command("list")
 def list_methods() -> None:
     """All methods: paper, traffic and gradients as measured by a dry run, and state."""
-    shown = Table("name", "family", "paper", title="Methods")
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    shown = Table(title="Methods")
+    shown.add_column("name", no_wrap=True)
+    shown.add_column("family", no_wrap=True)
+    shown.add_column("paper")
     for column in ("traffic / FedAvg", "gradients / step"):
         shown.add_column(column, justify="right")
     for column in ("client state", "server state"):
@@ -344,8 +251,8 @@ def list_methods() -> None:
     for e in catalogue.entries(ud.ALGORITHMS):
         cost = f"{e.traffic:.3g}", f"{e.gradients:.3g}"
         shown.add_row(e.name, e.family, e.paper, *cost, e.client_state, e.server_state)
-    Console().print(shown)
-    Console().print("Hyper-parameters: undrift run NAME --help", style="dim")
+    console.print(shown)
+    console.print("Hyper-parameters: undrift run NAME --help", style="dim")
 
 
 def main() -> None:
@@ -355,7 +262,7 @@ def main() -> None:
         if len(arguments) > 1 and arguments[0] == "run" and not arguments[1].startswith("-"):
             arguments[1] = _known(arguments[1]).__name__.lower()
         app(arguments)
-    except (ValueError, ud.UndriftError, OSError) as error:
+    except (ValueError, ud.UndriftError, OSError, ImportError) as error:
         Console(stderr=True).print(f"Error: {error}", style="red", highlight=False, markup=False)
         sys.exit(2 if isinstance(error, ValueError) else 1)
     except KeyboardInterrupt:

@@ -141,9 +141,10 @@ def require_features(who: str, model: nn.Module) -> None:
 
 def require_blocks(who: str, model: nn.Module) -> None:
     names = block_names(model)
-    levels = len(names) + (len(names) > 0 and hasattr(model, "blocks"))
+    trained = {name.split(".", 1)[0] for name, p in model.named_parameters() if p.requires_grad}
+    levels = len(trained.intersection(names)) + bool(trained.difference(names))
     if levels < 2:
         raise ValueError(
-            f"{who} needs a model of two or more blocks, got {type(model).__name__} with "
-            f"{len(names)}; make it a chain of children or name them in `blocks`."
+            f"{who} needs a model of two or more trained blocks, got {type(model).__name__} with "
+            f"{levels}; make it a chain of children or name them in `blocks`."
         )

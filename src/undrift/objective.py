@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,74 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.overrides import TorchFunctionMode
 
-from undrift import keyed
 from undrift.core import Objective, Outputs, Vector
+from undrift.dropout import KeyedDropout, seeded
 from undrift.errors import UndriftError
 from undrift.models import classifier
 from undrift.vector import Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Term = Callable[[Vector], Tensor]
-
-
-class KeyedDropout(TorchFunctionMode):
-    """Dropout whose masks are a function of a key, so that every call at one step sees the same.
-
-    Masks are indexed by sample and feature: padding a batch does not change the masks of the
-    samples in front of the padding.
-    """
-
-    def __init__(self, keys: Tensor) -> None:
-        super().__init__()
-        self.keys = keys
-        self.calls = 0
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        channels_only = _DROPOUTS.get(func)
-        if channels_only is None:
-            return func(*args, **kwargs)
-        return self._dropout(channels_only, *args, **kwargs)
-
-    def _dropout(
-        self,
-        channels_only: bool,
-        input: Tensor,
-        p: float = 0.5,
-        training: bool = True,
-        inplace: bool = False,
-    ) -> Tensor:
-        if not training or p == 0:
-            return input
-        shape = tuple(input.shape)
-        if channels_only:
-            shape = shape[:2] + (1,) * (len(shape) - 2)
-        draws = keyed.uniform(keyed.fold(self.keys, self.calls), shape)
-        self.calls += 1
-        scale = 0.0 if p == 1 else 1 / (1 - p)
-        kept = input * ((draws >= p).to(input.dtype) * scale)
-        return input.copy_(kept) if inplace else kept
-
-
-# Whether whole channels are dropped, for each function whose masks are ours.
-_DROPOUTS: dict[Any, bool] = {
-    F.dropout: False,
-    F.dropout1d: True,
-    F.dropout2d: True,
-    F.dropout3d: True,
-}
-
-
-@contextmanager
-def _seeded(keys: Tensor) -> Iterator[None]:
-    """Randomness that is not ours (RNN dropout, torch.rand in a forward): torch's own, keyed."""
-    with torch.random.fork_rng(devices=[keys.device] if keys.is_cuda else []):
-        torch.manual_seed(int(keys.item()))
-        yield
 
 
 @dataclass(frozen=True)
@@ -104,7 +45,7 @@ class Task:
     def masks(self, keys: Tensor | None) -> AbstractContextManager[Any]:
         if keys is None or self.randomness == "none":
             return nullcontext()
-        return KeyedDropout(keys) if self.randomness == "dropout" else _seeded(keys)
+        return KeyedDropout(keys) if self.randomness == "dropout" else seeded(keys)
 
     def forward(self, x: Vector, inputs: Tensor, keys: Tensor | None = None) -> Tensor:
         with self.masks(keys):

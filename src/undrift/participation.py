@@ -154,8 +154,16 @@ class Cohorts:
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
         listed = self.of(t) if callable(self.of) else self.of[t]
-        ids = np.unique(np.asarray(listed, dtype=np.int64))
-        if len(ids) == 0 or len(ids) != len(listed) or ids[0] < 0 or ids[-1] >= len(population):
+        given = np.asarray(listed)
+        ids = np.unique(given.astype(np.int64))
+        whole = np.issubdtype(given.dtype, np.integer)
+        if (
+            not whole
+            or len(ids) == 0
+            or len(ids) != len(listed)
+            or ids[0] < 0
+            or ids[-1] >= len(population)
+        ):
             raise ValueError(
                 f"participation needs a cohort of distinct clients in 0...{len(population) - 1}, "
                 f"got {list(listed)} in round {t + 1}."
@@ -190,10 +198,14 @@ def parse(participation: AnyParticipation) -> Participation:
         raise ValueError("participation needs a fraction or a count, got a bool; write 1.0.")
     if isinstance(participation, int | np.integer):
         return FixedSize(int(participation))
-    if isinstance(participation, float):
-        return Fraction(participation)
+    if isinstance(participation, float | np.floating):
+        return Fraction(float(participation))
     if isinstance(participation, Participation):
         return participation
+    if isinstance(participation, str) or not isinstance(participation, Sequence | Callable):
+        raise ValueError(
+            f"participation needs a fraction, a count, a law or cohorts, got {participation!r}."
+        )
     return Cohorts(participation)
 
 

@@ -95,7 +95,11 @@ def parse(text: str) -> Rule:
     name, *numbers = text.strip().lower().split(":")
     makers: dict[str, Callable[..., Rule]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
     require_choice("rule", "it", name, makers)
+    options = {"nesterov": True} if name == "momentum" and numbers[-1:] == ["nesterov"] else {}
+    limits = {"sgd": 0, "momentum": 1, "adam": 3}
     try:
-        return makers[name](*(n == "nesterov" or float(n) for n in numbers))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"A rule needs a form such as momentum:0.9, got {text!r}.") from error
+        values = [float(number) for number in numbers[: len(numbers) - len(options)]]
+    except ValueError:
+        values = [0.0] * 9
+    require(len(values) <= limits[name], "A rule", "a form such as momentum:0.9", text)
+    return makers[name](*values, **options)

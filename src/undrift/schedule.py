@@ -21,10 +21,12 @@ class Schedule(float):
 
     at: Callable[[int], float]
     text: str
+    anonymous: bool
 
     def __new__(cls, at: Callable[[int], float], text: str | None = None) -> Schedule:
         self = super().__new__(cls, at(0))
         self.at = at
+        self.anonymous = text is None  # nothing but the function tells it from another
         self.text = text or f"Schedule({getattr(at, '__name__', repr(at))})"
         return self
 
@@ -32,7 +34,9 @@ class Schedule(float):
         return self.text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schedule) and self.text == other.text
+        if not isinstance(other, Schedule):
+            return False
+        return self.at is other.at or (self.text == other.text and not self.anonymous)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -41,7 +45,7 @@ class Schedule(float):
         return hash(self.text)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Schedule, (self.at, self.text)
+        return Schedule, (self.at, None if self.anonymous else self.text)
 
 
 def _exponential(start: float, factor: float, t: int) -> float:

@@ -69,11 +69,13 @@ def table(
     for name, seeds in outcomes.items():
         reached = [outcome.rounds_to(setting.target) for outcome in seeds]
         rounds = [r for r in reached if r is not None]
+        diverged = any(len(outcome.records) < setting.rounds for outcome in seeds)
+        accuracy = spread([100 * outcome.last for outcome in seeds], "{:.2f}")
         first = f"more than {setting.rounds}" if len(rounds) < len(reached) else spread(rounds)
         shown.add_row(
             name,
             *([extra[name]] if extra else []),
-            spread([100 * outcome.last for outcome in seeds], "{:.2f}"),
+            "diverged" if extra and diverged else accuracy,
             first,
             spread([outcome.megabytes for outcome in seeds], "{:.2f}"),
             f"{np.mean([outcome.total('gradients') for outcome in seeds]):.0f}",

@@ -31,10 +31,6 @@ def with_leaves(tree: T, values: Sequence[Tensor]) -> T:
     return pytree.tree_unflatten(values, pytree.tree_structure(tree))  # type: ignore[no-any-return]
 
 
-def same_structure(one: Any, other: Any) -> bool:
-    return bool(pytree.tree_structure(one) == pytree.tree_structure(other))
-
-
 def stack(trees: Sequence[T]) -> T:
     """One tree whose leaves have a leading axis over the given trees."""
     return map(lambda *rows: torch.stack(rows), trees[0], *trees[1:])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from undrift.data import (
     iid,
 )
 from undrift.engine.simulate import Run, simulate
-from undrift.record import Record
+from undrift.record import Record, Totals
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,14 @@ def parse_work(text: str) -> Work:
     maker, number = makers[name]
     modes = [part for part in parts if part in ("fixed", "random")]
     try:
-        return maker(*(number(part) for part in parts if part not in modes), *modes)
-    except TypeError as error:
+        numbers = [number(part) for part in parts if part not in modes]
+        inspect.signature(maker).bind(*numbers, *modes)
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"--work needs a form such as steps:10, epochs:5, gaussian:20:100 or uniform:5:30, "
             f"got {text!r}."
         ) from error
+    return maker(*numbers, *modes)
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class Outcome:
     """A finished (or interrupted) run in numbers."""
 
     records: Sequence[Record]
+    totals: Totals | None = None  # of the whole run, when it went on from a checkpoint
 
     @property
     def accuracies(self) -> list[float]:
@@ -141,11 +144,17 @@ class Outcome:
         return next((r.round for r in self.records if (r.accuracy or 0.0) >= target), None)
 
     def total(self, name: str) -> float:
+        if self.totals is not None:
+            return float(getattr(self.totals, name))
         return float(sum(getattr(r, name) for r in self.records))
 
     @property
     def megabytes(self) -> float:
         return (self.total("bytes_up") + self.total("bytes_down")) / 1e6
+
+
+def _written_here(path: Path) -> bool:
+    return path.is_file() and (path.suffix in (".jsonl", ".part") or path.name == "curves.png")
 
 
 def claim(out: Path | None, name: str, *, force: bool, going_on: bool = False) -> Path:
@@ -156,13 +165,15 @@ def claim(out: Path | None, name: str, *, force: bool, going_on: bool = False) -
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out needs a folder, got the file {str(out)!r}.")
     if out.exists() and any(out.iterdir()) and not going_on:
-        if not force:
+        ours = [path for path in out.iterdir() if _written_here(path)]
+        foreign = [path.name for path in out.iterdir() if path not in ours]
+        if foreign or not force:
             raise ValueError(
-                f"--out needs a new folder, got {str(out)!r} with files in it; choose another "
-                "name, or replace it with --force."
+                f"--out needs a new folder, got {str(out)!r} with files in it; choose another name"
+                + (f" (--force does not touch {foreign[0]!r})." if foreign else ", or --force.")
             )
-        for path in out.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in ours:
+            path.unlink()
     out.mkdir(parents=True, exist_ok=True)
     return out
 

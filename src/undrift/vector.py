@@ -145,7 +145,10 @@ def _convert(module: nn.Module, groups: int) -> nn.Module:
 
 def sha256(x: Vector) -> str:
     """Hash of a vector's dtype and exact bits."""
-    flat = x.detach().cpu().contiguous()
-    digest = hashlib.sha256(str(flat.dtype).encode())
-    digest.update(flat.numpy().tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(str(x.dtype).encode() + raw_bytes(x)).hexdigest()
+
+
+def raw_bytes(tensor: Tensor) -> bytes:
+    """The exact bits; through bytes, because NumPy does not know every dtype."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy())

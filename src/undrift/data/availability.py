@@ -60,6 +60,8 @@ class Replaced:
     seed: int = 0
 
     def present(self, t: int, population: int) -> Ids:
+        for stage in range(0, t // self.every, 100):
+            _replaced(self, stage, population)  # step by step: recursion has its limits
         return _replaced(self, t // self.every, population)
 
     def check(self, population: int) -> None:
@@ -67,7 +69,7 @@ class Replaced:
         require(0 <= self.p <= 1, "Replaced", "a probability p in [0, 1]", self.p)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def _replaced(law: Replaced, stage: int, population: int) -> Ids:
     rng = keyed.generator(law.seed, "availability", stage)
     if stage == 0:
@@ -75,7 +77,7 @@ def _replaced(law: Replaced, stage: int, population: int) -> Ids:
     before = _replaced(law, stage - 1, population)
     leaving = before[rng.random(law.active) < law.p]
     outside = np.setdiff1d(np.arange(population), before)
-    leaving = leaving[: len(outside)]
+    leaving = rng.permutation(leaving)[: len(outside)]
     coming = rng.choice(outside, len(leaving), replace=False)
     return np.sort(np.concatenate([np.setdiff1d(before, leaving), coming]))
 

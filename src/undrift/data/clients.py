@@ -29,6 +29,8 @@ class Clients:
         test: Pair | None = None,
         availability: Availability | None = None,
     ) -> None:
+        if not isinstance(pairs, Sequence):
+            raise ValueError(f"Clients needs a list of pairs, got {type(pairs).__name__}.")
         if len(pairs) == 0:
             raise ValueError("Clients needs at least one client, got none; pass a list of pairs.")
         for i, pair in enumerate(pairs):
@@ -62,7 +64,7 @@ class Clients:
         _check_pair((inputs, targets), "the data set")
         if len(parts) == 0:
             raise ValueError("Clients needs at least one part, got none.")
-        indices = [np.asarray(part, dtype=np.int64) for part in parts]
+        indices = [_indices(part, i) for i, part in enumerate(parts)]
         for i, index in enumerate(indices):
             if len(index) == 0:
                 raise ValueError(
@@ -139,6 +141,16 @@ class Clients:
         return self.index[self.offsets[i] : self.offsets[i + 1]]
 
 
+def _indices(part: Sequence[int] | Indices, client: int) -> Indices:
+    index = np.asarray(part)
+    if index.size and not np.issubdtype(index.dtype, np.integer):
+        raise ValueError(
+            f"Clients needs integer indices, got {index.dtype} for client {client}; "
+            "turn a mask into indices with numpy.flatnonzero."
+        )
+    return index.astype(np.int64)
+
+
 def _kind(pair: Pair) -> str:
     inputs, targets = pair
     return (
@@ -149,7 +161,11 @@ def _kind(pair: Pair) -> str:
 
 def _check_pair(pair: Pair, who: str) -> None:
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(torch.is_tensor, pair))):
-        raise ValueError(f"Clients needs (inputs, targets) tensors, got {type(pair)} for {who}.")
+        got = [type(part).__name__ for part in pair] if isinstance(pair, tuple | list) else pair
+        raise ValueError(
+            f"Clients needs a pair of tensors, inputs and targets, got {got} for {who}; "
+            "convert arrays with torch.as_tensor."
+        )
     inputs, targets = pair
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
         raise ValueError(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from numbers import Integral
+from typing import Literal, Protocol, runtime_checkable
 
 from undrift import keyed
 from undrift.check import require, require_choice, require_nonnegative, require_positive
 
 
+@runtime_checkable
 class Work(Protocol):
     def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
         """K_i of a client in round t; `epoch` is the number of minibatches in one pass."""
@@ -28,8 +30,12 @@ class Steps:
     k: int | Sequence[int]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int):
-            object.__setattr__(self, "k", tuple(int(k) for k in self.k))
+        several = isinstance(self.k, Iterable) and not isinstance(self.k, str)
+        for k in self.k if several else (self.k,):  # type: ignore[union-attr]
+            whole = isinstance(k, Integral) and not isinstance(k, bool)
+            require(whole, "Steps", "a whole number of steps", k)
+        value = tuple(int(k) for k in self.k) if several else int(self.k)  # type: ignore[union-attr, arg-type]
+        object.__setattr__(self, "k", value)
         for i, k in enumerate(self._all()):
             where = "" if isinstance(self.k, int) else f" for client {i}"
             require(k >= 1, "Steps", f"at least one step{where}", k, "raise it")
@@ -55,7 +61,7 @@ class Epochs:
         require_positive("Epochs", epochs=self.epochs)
 
     def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
-        return max(1, math.ceil(self.epochs * math.ceil(epoch)))
+        return max(1, math.ceil(self.epochs * epoch - 1e-9))
 
     def check(self, population: int) -> None: ...
 

@@ -29,6 +29,7 @@ from undrift.engine.plan import Planner
 from undrift.errors import CheckpointError
 from undrift.objective import Task
 from undrift.record import Record, Totals
+from undrift.vector import raw_bytes
 
 FORMAT = 1
 KEPT = 2
@@ -52,11 +53,16 @@ def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str
     clients = planner.clients
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (clients.inputs, clients.targets):
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(raw_bytes(tensor))
     digest.update(clients.index.tobytes() + clients.sizes.tobytes())
+    fixed = hashlib.blake2b(repr(task.model).encode(), digest_size=16)
+    for name, tensor in (*task.model.named_parameters(), *task.model.named_buffers()):
+        if name not in task.layout.names:  # what is trained comes from the checkpoint
+            fixed.update(raw_bytes(tensor))
     settings = {
         "algorithm": repr(algorithm),
         "model": f"{task.layout.names} {task.layout.shapes} {task.layout.dtype}",
+        "model's structure, frozen parameters and buffers": fixed.hexdigest(),
         "loss": getattr(task.loss, "__qualname__", type(task.loss).__qualname__),
         "data": digest.hexdigest(),
         "weights": hashlib.blake2b(planner.population.tobytes(), digest_size=16).hexdigest(),

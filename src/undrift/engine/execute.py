@@ -107,8 +107,7 @@ class Executor:
         finite = torch.ones(len(group.ids), dtype=torch.bool, device=group.device)
         for leaf in tree.leaves(uploads):
             if leaf.is_floating_point():
-                # One reduction: a sum is non-finite where an entry is (or where it overflows).
-                finite &= leaf.flatten(1).sum(1).isfinite() if leaf.ndim > 1 else leaf.isfinite()
+                finite &= _finite_rows(leaf)
         if not finite.all():
             bad = sorted(int(i) for i, fine in zip(group.ids, finite, strict=True) if not fine)
             clients = f"client {bad[0]}" if len(bad) == 1 else f"clients {bad}"
@@ -124,3 +123,10 @@ def _add(total: Any, weights: Tensor, uploads: Any) -> Any:
     """total + sum_i w_i upload_i, leaf by leaf."""
     mean = tree.map(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, 1), uploads)
     return mean if total is None else tree.map(Tensor.add_, total, mean)
+
+
+def _finite_rows(leaf: Tensor) -> Tensor:
+    rows = leaf.reshape(len(leaf), -1)
+    # One reduction as a rule: a sum is not finite where an entry is not, or where it overflows.
+    finite = rows.sum(1).isfinite()
+    return finite if finite.all() else rows.isfinite().all(1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift import keyed, tree
-from undrift.core import Objective, Vector
+from undrift.core import Objective
 from undrift.engine.plan import Plan, Planner, Table, minibatches, whole
 from undrift.objective import Batch, DataObjective, Pooled, Task, dress
 
@@ -177,6 +177,3 @@ class _Masks:
             return new
         running = k < self._loop.count
         return tree.map(lambda a, b: torch.where(running, a, b), new, old)
-
-
-__all__ = ["Group", "LocalLoop", "Meter", "Vector"]

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift import keyed
-from undrift.check import require
 from undrift.core import Cohort
 from undrift.data.availability import Register
 from undrift.data.clients import Clients
@@ -71,22 +70,35 @@ class Planner:
     batch_size: int | None
     seed: int
 
+    def check(self, rounds: int) -> None:
+        """Refuse a round that nobody could take part in, before the first; others cannot fail."""
+        if self.clients.availability is not None or not self.population.all():
+            for t in range(rounds):
+                self._cohort(t)
+
     def plan(self, t: int) -> Plan:
+        ids, weights, cohort, share = self._cohort(t)
+        counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
+        return Plan(t, ids, weights, counts, cohort, share)
+
+    def _cohort(self, t: int) -> tuple[Ids, Floats, Cohort, float]:
         population, share, present = self.population, 1.0, None
         registered = np.ones(len(population), dtype=np.bool_)
         if self._register is not None:
             present = self._register.present(t)
-            require(len(present) > 0, "A round", "a client that is there", f"none in round {t + 1}")
             registered = self._register.up_to(t)
             total = math.fsum(population[registered])
+            if len(present) == 0 or total <= 0:
+                raise ValueError(
+                    f"A round needs clients with weight that are there, got none in round {t + 1}; "
+                    "change the availability or the weights."
+                )
             share = math.fsum(population[self._register.up_to(t - 1)]) / total if t else 1.0
             population = np.where(registered, population / total, 0.0)
         ids, weights = self.participation.sample(t, population, self.seed, present)
-        counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
         kind = _Drawn if isinstance(self.participation, WithReplacement) else Cohort
         mass = math.fsum(population[ids])
-        cohort = kind(t, int(registered.sum()), len(ids), mass)
-        return Plan(t, ids, weights, counts, cohort, share)
+        return ids, weights, kind(t, int(registered.sum()), len(ids), mass), share
 
     @cached_property
     def _register(self) -> Register | None:

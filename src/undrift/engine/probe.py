@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from undrift.data.clients import Clients
-from undrift.objective import KeyedDropout, Loss, per_sample
+from undrift.dropout import KeyedDropout
+from undrift.objective import Loss, per_sample
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,6 @@ class Facts:
     randomness: str  # of the forward pass: "none", "dropout" (keyed masks), "other" (torch's own)
     separable: bool  # whether the loss is the mean of the losses of the samples
     activations: int  # numbers a forward pass writes, per sample
-    classes: int | None  # outputs of a classifier
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -43,13 +44,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
     """Raises a clear `ValueError` for a model, loss and data that do not fit each other."""
-    device = next(model.parameters()).device
-    few = [int(i) for i in clients.index[:2]]
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    few = _telling_samples(clients)
     inputs, targets = clients.inputs[few].to(device), clients.targets[few].to(device)
-    if inputs.is_floating_point():
-        inputs = inputs.to(next(model.parameters()).dtype)
-    if targets.is_floating_point():
-        targets = targets.to(next(model.parameters()).dtype)
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    targets = targets.to(dtype) if targets.is_floating_point() else targets
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     watch, drops = _Watch(), KeyedDropout(torch.zeros((), dtype=torch.int64, device=device))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -66,17 +65,31 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
             raise ValueError(
                 f"The model needs to return one tensor, got {type(outputs).__name__}; wrap it."
             )
-        classes = _check_labels(outputs, clients)
-        value = _value(loss, outputs, targets)
-        separable = _separable(loss, outputs, targets, value)
+        _check_labels(outputs, clients)
+        _check_loss(loss, outputs, targets)
+        separable = _separable(loss, outputs, targets)
     # Our own mask arithmetic draws no random numbers, so what is still random is not ours.
     randomness = "other" if watch.random else "dropout" if drops.calls else "none"
-    return Facts(randomness, separable, watch.written // len(targets), classes)
+    return Facts(randomness, separable, watch.written // len(targets))
 
 
-def _value(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+def _telling_samples(clients: Clients) -> Tensor:
+    """A few samples from everywhere and one of each label: what is true of them is true of all."""
+    held = torch.from_numpy(clients.index)
+    spread = held[:: max(1, len(held) // 8)][:8]
+    if clients.targets.ndim != 1 or clients.targets.is_floating_point():
+        return spread
+    labels = clients.targets[held].cpu()
+    firsts = [int((labels == label).nonzero()[0, 0]) for label in torch.unique(labels)[:16]]
+    return torch.cat([spread, held[firsts]])
+
+
+def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
     try:
-        value = loss(outputs, targets)
+        with warnings.catch_warnings():
+            # torch only warns when outputs and targets are broadcast against each other.
+            warnings.filterwarnings("error", message="Using a target size")
+            value = loss(outputs, targets)
     except Exception as error:
         raise ValueError(
             f"The model's output needs to fit the loss, got output {tuple(outputs.shape)} "
@@ -88,20 +101,33 @@ def _value(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
         raise ValueError(
             f"The loss needs to return a scalar tensor, got {shape}; reduce it with a mean."
         )
-    return value
 
 
-def _separable(loss: Loss, outputs: Tensor, targets: Tensor, value: Tensor) -> bool:
+def _separable(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    """Whether the loss is the mean over samples: on all of them and on a part, off the start."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
+    outputs = outputs.double() + noise.to(outputs.device)
+    targets = targets.double() if targets.is_floating_point() else targets
+    half = (len(targets) + 1) // 2
     try:
-        mean = per_sample(loss, outputs, targets).mean()
-    except Exception:  # whatever a foreign loss raises under vmap, it cannot be masked
+        return all(
+            torch.allclose(
+                per_sample(loss, outputs[part], targets[part]).mean().double(),
+                loss(outputs[part], targets[part]).double(),
+                rtol=1e-6,
+                atol=1e-9,
+            )
+            for part in (slice(None), slice(half), slice(half, None))
+            if len(targets[part])
+        )
+    except Exception:  # whatever a foreign loss raises under vmap or in float64, it is not masked
         return False
-    return bool(torch.allclose(mean, value, rtol=1e-4, atol=1e-6))
 
 
-def _check_labels(outputs: Tensor, clients: Clients) -> int | None:
+def _check_labels(outputs: Tensor, clients: Clients) -> None:
     if clients.targets.is_floating_point() or outputs.ndim < 2:
-        return None
+        return
     classes = int(outputs.shape[1])
     for who, targets in (("clients", clients.targets), ("test set", (clients.test or (0, 0))[1])):
         if not isinstance(targets, Tensor) or outputs.ndim != targets.ndim + 1:
@@ -112,7 +138,6 @@ def _check_labels(outputs: Tensor, clients: Clients) -> int | None:
                 f"Labels need to lie in 0...{classes - 1} for a model with {classes} outputs, got "
                 f"{low if low < 0 else high} in the {who}; widen the last layer or fix the labels."
             )
-    return classes
 
 
 def _refuse_changed_buffers(model: nn.Module, before: dict[str, Tensor]) -> None:

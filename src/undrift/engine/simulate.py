@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from undrift import participation as laws
-from undrift.check import require, require_choice, require_nonnegative, require_positive
+from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
 from undrift.core import Federated, Peer, Vector
 from undrift.data.clients import Clients
 from undrift.data.work import Work
@@ -81,8 +81,13 @@ def simulate(
             f"simulate needs an algorithm object such as FedAvg(lr=0.1), got {algorithm!r}."
         )
     require(isinstance(clients, Clients), "simulate", "undrift.Clients", type(clients).__name__)
-    require(isinstance(rounds, int) and rounds >= 0, "simulate", "rounds >= 0", rounds)
-    require(batch_size is None or batch_size >= 1, "simulate", "batch_size >= 1", batch_size)
+    require(isinstance(model, nn.Module), "simulate", "an nn.Module as model", model)
+    require(callable(loss), "simulate", "a function of outputs and targets as loss", loss)
+    require(isinstance(work, Work), "simulate", "work such as Steps(10) or Epochs(5)", work)
+    require(is_whole(seed), "simulate", "a whole number as seed", seed)
+    require(is_whole(rounds) and rounds >= 0, "simulate", "rounds >= 0, a whole number", rounds)
+    batches = batch_size is None or (is_whole(batch_size) and batch_size >= 1)
+    require(batches, "simulate", "batch_size >= 1, a whole number or None", batch_size)
     require(evaluate_every >= 1, "simulate", "evaluate_every >= 1", evaluate_every)
     require(evaluation_batch >= 1, "simulate", "evaluation_batch >= 1", evaluation_batch)
     require(checkpoint_every >= 1, "simulate", "checkpoint_every >= 1", checkpoint_every)
@@ -106,6 +111,7 @@ def simulate(
     facts = inspect(trained, loss, clients)
     task = Task(trained, layout, loss, weight_decay, clip, facts.randomness)
     planner = Planner(clients, population, law, work, batch_size, seed)
+    planner.check(rounds)
     pool = (task.cast(clients.inputs), task.cast(clients.targets))
     chosen, why = choose(mode, algorithm, facts, task, planner, pool)
     chunk = chunk_size or chunk_for(facts, task, planner)
@@ -226,10 +232,10 @@ class Run(Iterator[Record]):
     def evaluate(self) -> tuple[float, float | None]:
         """Loss and accuracy of the current model."""
         task, planner = self._executor.task, self._executor.planner
+        # A loss that is not a mean over samples must see all of them at once.
+        batch = self._evaluation_batch if self._facts.separable else 2**62
         with fitting_threads(self._evaluation_batch * self._facts.activations):
-            return evaluate(
-                task, self.state.x, planner.clients, planner.population, self._evaluation_batch
-            )
+            return evaluate(task, self.state.x, planner.clients, planner.population, batch)
 
     def _keep_checkpoints(
         self,
@@ -274,5 +280,11 @@ class Run(Iterator[Record]):
             return server, algorithm.init_client(x0, algorithm.broadcast(server))
 
         saved = disk.read(folder, self._experiment, templates, self._x0.device)
+        require(
+            saved.round <= self.rounds,
+            "resume",
+            f"rounds >= {saved.round}, those already done",
+            self.rounds,
+        )
         self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
         self.state, self.client_states, self.record = saved.server, saved.clients, saved.record

@@ -1,0 +1,142 @@
+"""Options of the command line: the shared ones, and those made from a method's fields."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from undrift import models, trial
+from undrift.rule import Rule
+from undrift.rule import parse as parse_rule
+from undrift.schedule import parse as parse_number
+
+DEFAULT_LR = 0.1
+
+DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
+Data = Annotated[str, typer.Option(help="digits.", rich_help_panel=DATA)]
+Model = Annotated[str, typer.Option(help=", ".join(models.MODELS) + ".", rich_help_panel=DATA)]
+NumClients = Annotated[int, typer.Option("--clients", help="How many.", rich_help_panel=DATA)]
+Partition = Annotated[str, typer.Option(help="dirichlet or iid.", rich_help_panel=DATA)]
+DirAlpha = Annotated[
+    float,
+    typer.Option("--dirichlet", help="Label skew; smaller is worse.", rich_help_panel=DATA),
+]
+Rounds = Annotated[int, typer.Option(help="Communication rounds.", rich_help_panel=TRAINING)]
+Seed = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=TRAINING)]
+Part = Annotated[
+    str,
+    typer.Option(help="Fraction (0.5; 1.0 is everybody) or count (10).", rich_help_panel=TRAINING),
+]
+WorkText = Annotated[
+    str,
+    typer.Option(
+        help="steps:10, epochs:5, gaussian:MEAN:VARIANCE[:random] or uniform:LOW:HIGH[:random].",
+        rich_help_panel=TRAINING,
+    ),
+]
+Batch = Annotated[int, typer.Option(help="0: the whole local data.", rich_help_panel=TRAINING)]
+Weights = Annotated[str, typer.Option(help="size or uniform.", rich_help_panel=TRAINING)]
+Decay = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=TRAINING)]
+Clip = Annotated[
+    float, typer.Option(help="Gradient norm limit; 0: none.", rich_help_panel=TRAINING)
+]
+ModeText = Annotated[str, typer.Option(help="auto, loop or stacked.", rich_help_panel=TRAINING)]
+Target = Annotated[float, typer.Option(help="Accuracy to be reached.", rich_help_panel=OUTPUT)]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for records and plots; default: runs/...", rich_help_panel=OUTPUT),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace --out.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.", rich_help_panel=OUTPUT)]
+
+
+def setting(
+    data: Data = "digits",
+    model: Model = "mlp",
+    clients: NumClients = 20,
+    partition: Partition = "dirichlet",
+    dirichlet: DirAlpha = 0.3,
+    rounds: Rounds = 50,
+    participation: Part = "0.5",
+    work: WorkText = "gaussian:20:100",
+    batch_size: Batch = 20,
+    weighting: Weights = "size",
+    weight_decay: Decay = 0.0,
+    clip: Clip = 0.0,
+    mode: ModeText = "auto",
+    target: Target = 0.8,
+) -> trial.Setting:
+    """What `run` and `compare` share; typer reads the options off this signature."""
+    return trial.Setting(
+        data=data,
+        model=model,
+        clients=clients,
+        partition=partition,
+        dirichlet=dirichlet,
+        rounds=rounds,
+        participation=participation,
+        work=work,
+        batch_size=batch_size or None,
+        weighting=weighting,
+        weight_decay=weight_decay,
+        clip=clip or None,
+        mode=mode,
+        target=target,
+    )
+
+
+def _parser(annotation: Any) -> Any:
+    """How the text of a hyper-parameter flag becomes its value."""
+    known: dict[Any, Any] = {float: parse_number, Rule: parse_rule, int: _parse_int}
+    return known.get(annotation, str)
+
+
+def _parse_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"A hyper-parameter needs a whole number here, got {text!r}.") from error
+
+
+def flags_of(cls: type) -> list[inspect.Parameter]:
+    """One option per dataclass field of the method."""
+    hints, flags = get_type_hints(cls), []
+    for field in fields(cls):
+        default = DEFAULT_LR if field.default is MISSING else field.default
+        panel = f"{cls.__name__}'s hyper-parameters"
+        if hints[field.name] is bool:
+            kind: Any = Annotated[bool, typer.Option(rich_help_panel=panel)]
+        else:
+            default = str(default)
+            choices = "|".join(map(str, get_args(hints[field.name]))) or "NAME"
+            metavar = "NUMBER" if hints[field.name] in (float, int) else choices
+            kind = Annotated[str, typer.Option(rich_help_panel=panel, metavar=metavar)]
+        kind_of = inspect.Parameter.KEYWORD_ONLY
+        flags.append(inspect.Parameter(field.name, kind_of, default=default, annotation=kind))
+    return flags
+
+
+def build(cls: type, texts: dict[str, Any]) -> Any:
+    hints = get_type_hints(cls)
+    values = {
+        name: value if isinstance(value, bool) else _parser(hints[name])(value)
+        for name, value in texts.items()
+    }
+    return cls(**values)
+
+
+def spell_out(command: Any, flags: Sequence[inspect.Parameter] = ()) -> Any:
+    """Replace **options of a command by the flags given and those of `setting`, for typer."""
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shared = [p.replace(kind=by_name) for p in inspect.signature(setting).parameters.values()]
+    first = [p for p in own if p.default is p.empty]
+    rest = [p.replace(kind=by_name) for p in own if p.default is not p.empty]
+    parameters = [*first, *flags, *shared, *rest]
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
