@@ -151,6 +151,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: start(participation=1, weighting=[0.0, 0.0, 0.0, 1.0]),
         "positive total weight",
     ),
+    "rule text": (lambda: ud.FedAvg(lr=0.1, rule="momentum"), "a rule such as Momentum"),
+    "rule class": (lambda: ud.MOON(lr=0.1, rule=ud.Momentum), "a rule such as Momentum"),
     "groups": (lambda: ud.group_norm(bn_net(), groups=0), "groups >= 1"),
     "schedule text": (lambda: ud.schedule.parse("exponentail(1, 2)"), "got 'exponentail"),
     "model name": (lambda: ud.models.build("mpl", shape=(4,), classes=2), "the nearest is 'mlp'"),

@@ -561,3 +561,18 @@ def test_large_finite_updates_are_not_called_infinite() -> None:
 
     rows = torch.tensor([[3e38, 3e38], [1.0, torch.nan], [torch.inf, -torch.inf], [1.0, 2.0]])
     assert _finite_rows(rows).tolist() == [True, False, False, True]
+
+
+def test_a_part_in_eval_mode_stays_so_and_a_whole_model_in_eval_mode_is_trained() -> None:
+    """Evaluation in between must not change it either."""
+    still = testing.small_net(dropout=0.5)
+    still[2].eval()
+    dry, wet = testing.small_net(dropout=0.0), testing.small_net(dropout=0.5)
+    loaded = testing.small_net(dropout=0.5).eval()
+    ends = [
+        testing.finish(testing.start(ud.FedAvg(lr=0.1), model=model, evaluate_every=1))
+        for model in (still, dry, wet, loaded)
+    ]
+    assert distance(ends[0], ends[1]) < 1e-15
+    assert distance(ends[2], ends[3]) < 1e-15
+    assert distance(ends[0], ends[2]) > 1e-6

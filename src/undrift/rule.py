@@ -21,6 +21,11 @@ class Rule(Protocol):
     def __call__(self, g: Tensor, s: Any) -> tuple[Tensor, Any]: ...
 
 
+def require_rule(who: str, rule: Any) -> None:
+    fits = not isinstance(rule, type) and callable(rule) and hasattr(rule, "init")
+    require(fits, who, "a rule such as Momentum(0.9)", rule)
+
+
 @dataclass(frozen=True)
 class SGD:
     """d = g."""

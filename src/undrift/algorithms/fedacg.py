@@ -18,7 +18,7 @@ import torch
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
-from undrift.rule import SGD, Rule
+from undrift.rule import SGD, Rule, require_rule
 
 
 class FedACGServer(NamedTuple):
@@ -36,6 +36,7 @@ class FedACG(Federated[FedACGServer, Vector, tuple[()], Vector]):
     rule: Rule = SGD()
 
     def __post_init__(self) -> None:
+        require_rule("FedACG", self.rule)
         require_positive("FedACG", lr=self.lr)
         require(0 <= self.lam < 1, "FedACG", "lam in [0, 1)", self.lam)
         require_nonnegative("FedACG", beta=self.beta)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
-from undrift.rule import SGD, Rule
+from undrift.rule import SGD, Rule, require_rule
 
 
 class FedAvgServer(NamedTuple):
@@ -31,6 +31,7 @@ class FedAvg(Federated[FedAvgServer, Vector, tuple[()], Vector]):
     rule: Rule = SGD()
 
     def __post_init__(self) -> None:
+        require_rule("FedAvg", self.rule)
         require_positive("FedAvg", lr=self.lr)
         require_nonnegative("FedAvg", server_lr=self.server_lr)
 

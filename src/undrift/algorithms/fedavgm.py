@@ -19,7 +19,7 @@ import torch
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
-from undrift.rule import SGD, Rule
+from undrift.rule import SGD, Rule, require_rule
 
 
 class FedAvgMServer(NamedTuple):
@@ -37,6 +37,7 @@ class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
     rule: Rule = SGD()
 
     def __post_init__(self) -> None:
+        require_rule("FedAvgM", self.rule)
         require_positive("FedAvgM", lr=self.lr)
         require(0 <= self.beta < 1, "FedAvgM", "beta in [0, 1)", self.beta)
         require_nonnegative("FedAvgM", server_lr=self.server_lr)

@@ -25,7 +25,7 @@ from torch.nn.functional import kl_div, log_softmax
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.models import require_blocks
-from undrift.rule import SGD, Rule
+from undrift.rule import SGD, Rule, require_rule
 
 
 class FedMLBServer(NamedTuple):
@@ -43,6 +43,7 @@ class FedMLB(Federated[FedMLBServer, Vector, tuple[()], Vector]):
     rule: Rule = SGD()
 
     def __post_init__(self) -> None:
+        require_rule("FedMLB", self.rule)
         require_positive("FedMLB", lr=self.lr, temperature=self.temperature)
         require_nonnegative("FedMLB", lam1=self.lam1, lam2=self.lam2)
 

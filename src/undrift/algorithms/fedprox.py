@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
-from undrift.rule import SGD, Rule
+from undrift.rule import SGD, Rule, require_rule
 
 
 class FedProxServer(NamedTuple):
@@ -32,6 +32,7 @@ class FedProx(Federated[FedProxServer, Vector, tuple[()], Vector]):
     rule: Rule = SGD()
 
     def __post_init__(self) -> None:
+        require_rule("FedProx", self.rule)
         require_positive("FedProx", lr=self.lr)
         require_nonnegative("FedProx", mu=self.mu)
 

@@ -24,7 +24,7 @@ from torch.nn.functional import cosine_similarity, softplus
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.models import require_features
-from undrift.rule import Momentum, Rule
+from undrift.rule import Momentum, Rule, require_rule
 
 
 class MOONServer(NamedTuple):
@@ -41,6 +41,7 @@ class MOON(Federated[MOONServer, Vector, Vector, Vector]):
     rule: Rule = Momentum(0.9)
 
     def __post_init__(self) -> None:
+        require_rule("MOON", self.rule)
         require_positive("MOON", lr=self.lr, tau=self.tau)
         require_nonnegative("MOON", mu=self.mu)
 

@@ -35,6 +35,7 @@ def _mean(
 ) -> Score:
     loss = accuracy = 0.0
     labelled = True
+    modes = [(module, module.training) for module in task.model.modules()]
     task.model.eval()
     try:
         with torch.no_grad():
@@ -47,7 +48,8 @@ def _mean(
                         right = (outputs.argmax(1) == targets).double().mean()
                         accuracy += weight * share * float(right)
     finally:
-        task.model.train()
+        for module, training in modes:
+            module.training = training
     return Score(loss, accuracy if labelled else None)
 
 

@@ -69,7 +69,7 @@ def simulate(
     mode: "loop" runs one client at a time, "stacked" `chunk_size` of them under vmap; "auto"
         stacks small models. The results agree up to float rounding.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
-    tap: called with every client's upload, for diagnostics.
+    tap: called with every client's upload, for diagnostics, in the order in which clients run.
     """
     if isinstance(algorithm, Peer):
         raise UndriftError(
@@ -104,7 +104,9 @@ def simulate(
         for t in range(rounds):
             resolve(algorithm, t)
 
-    trained = copy.deepcopy(model).train()
+    trained = copy.deepcopy(model)
+    if not model.training:  # as loaded; a part put into eval mode on purpose stays so
+        trained.train()
     layout = Layout.of(trained)
     algorithm.check(trained)
     resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit the model's size
