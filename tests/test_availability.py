@@ -1,4 +1,4 @@
-"""Clients that join and leave: the laws, and what happens to the duals of ALGORITHMS 2.25."""
+"""Clients that join and leave: the laws, and what happens to the duals of those who do."""
 
 from __future__ import annotations
 

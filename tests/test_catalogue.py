@@ -1,0 +1,62 @@
+"""What a round of each method costs: traffic against FedAvg, gradients per step, who keeps state."""
+
+from __future__ import annotations
+
+import pytest
+
+import undrift as ud
+from undrift.catalogue import Entry, entries, paper
+
+V = (6 * 8 + 8 + 8 * 3 + 3) * 8  # bytes of the dry run's model
+
+# name: vectors down and up, scalars' bytes down and up, gradients per step, client state
+TABLE = {
+    "fedavg": (1, 1, 0, 0, 1, False),
+    "fedprox": (1, 1, 0, 0, 1, False),
+    "scaffold": (2, 2, 0, 0, 1, True),
+    "fedspeed": (1, 1, 0, 0, 2, True),
+    "fedacg": (1, 1, 0, 0, 1, False),
+    "fedagrac": (2, 2, 4, 0, 1, True),
+    "fedavgm": (1, 1, 0, 0, 1, False),
+    "fedadam": (1, 1, 0, 0, 1, False),
+    "fedyogi": (1, 1, 0, 0, 1, False),
+    "fedadagrad": (1, 1, 0, 0, 1, False),
+    "fedcm": (2, 1, 0, 0, 1, False),
+    "feddyn": (1, 1, 0, 0, 1, True),
+    "fedpd": (1, 1, 0, 0, 1, True),
+    "fedadmm": (1, 1, 0, 0, 1, True),
+    "feddc": (2, 2, 0, 0, 1, True),
+    "fednova": (1, 1, 0, 8, 1, False),
+    "fedlin": (2, 2, 0, 0, 1.1, False),  # one full gradient beside ten steps
+    "fedsam": (1, 1, 0, 0, 2, False),
+    "mofedsam": (2, 1, 0, 0, 2, False),
+    "fedgamma": (2, 2, 0, 0, 2, True),
+    "moon": (1, 1, 0, 0, 1, True),
+    "fedmlb": (1, 1, 0, 0, 1, False),
+}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Entry]:
+    return {entry.name: entry for entry in entries(ud.ALGORITHMS)}
+
+
+def test_the_table_is_complete(measured: dict[str, Entry]) -> None:
+    assert list(measured) == list(TABLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_costs_are_those_of_the_table(measured: dict[str, Entry], name: str) -> None:
+    down, up, scalars_down, scalars_up, gradients, keeps = TABLE[name]
+    entry = measured[name]
+    sent = (down + up) * V + scalars_down + scalars_up
+    assert entry.traffic == pytest.approx(sent / (2 * V), rel=1e-12)
+    assert entry.gradients == pytest.approx(gradients)
+    assert (entry.client_state != "-") == keeps
+
+
+def test_every_paper_has_authors_and_a_year() -> None:
+    for cls in ud.ALGORITHMS:
+        authors, *_, year = paper(cls).replace(",", " ").split()
+        assert authors[0].isupper()
+        assert 2017 <= int(year) <= 2026
