@@ -1,4 +1,4 @@
-"""What a round of each method costs: traffic against FedAvg, gradients per step, who keeps state."""
+"""What a round of each method costs: traffic, gradients per step, and who keeps state."""
 
 from __future__ import annotations
 
