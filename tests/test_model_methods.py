@@ -300,3 +300,64 @@ def test_schedules_reach_the_new_methods() -> None:
     constant = replace(changing, mu=1.0)
     ends = [testing.finish(testing.start(a, model=net(), rounds=4)) for a in (changing, constant)]
     assert distance(*ends) > 1e-9
+
+
+def _unflattened(x: Tensor) -> nn.Module:
+    model = net()
+    nn.utils.vector_to_parameters(x, model.parameters())
+    return model
+
+
+def _moon_term(y: Tensor, x: Tensor, prev: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
+    z, z_glob, z_prev = (_unflattened(v)[:5](data[0]) for v in (y, x, prev))
+    a, b = torch.cosine_similarity(z, z_glob), torch.cosine_similarity(z, z_prev)
+    return 0.7 * -torch.log((a / 0.5).exp() / ((a / 0.5).exp() + (b / 0.5).exp())).mean()
+
+
+def _mlb_term(y: Tensor, x: Tensor, prev: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
+    local, frozen, total = _unflattened(y), _unflattened(x), torch.zeros(()).double()
+    for cut in (1, 4):
+        hybrid = frozen[cut:](local[:cut](data[0]))
+        p, q = hybrid.softmax(1), local(data[0]).softmax(1)
+        total = total + cross_entropy(hybrid, data[1]) + (p * (p / q).log()).sum(1).mean()
+    return total / 2
+
+
+def _square(weight: float) -> Any:
+    return lambda y, x, prev, data: 0.5 * weight * (y - x).dot(y - x)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "term"),
+    [
+        (ud.FedProx(lr=0.2, mu=0.6), _square(0.6)),
+        (ud.FedACG(lr=0.2, beta=0.4), _square(0.4)),
+        (ud.FedSpeed(lr=0.2, lam=2.0, perturbation=False), _square(0.5)),
+        (MOON(lr=0.2, mu=0.7, rule=ud.SGD()), _moon_term),
+        (FedMLB(lr=0.2), _mlb_term),
+    ],
+    ids=["fedprox", "fedacg", "fedspeed", "moon", "fedmlb"],
+)
+def test_regularisers_by_finite_differences(algorithm: Any, term: Any) -> None:
+    """The second local step, y1 -> y2, is along the gradient of F + term at y1, away from x."""
+    clients, sent = testing.small_clients((9,)), []
+    prev = nn.utils.parameters_to_vector(net(seed=5).parameters()).detach()
+    for steps in (1, 2):
+        run = testing.start(
+            algorithm, model=net(), clients=clients, work=ud.Steps(steps), rounds=1,
+            tap=lambda u: sent.append(u.upload), **SMOOTH,
+        )  # fmt: skip
+        x = run.x.clone()
+        if isinstance(algorithm, MOON):
+            run.client_states[0] = prev
+        next(run)
+    y, taken = x + sent[0], (sent[0] - sent[1]) / algorithm.lr
+
+    def objective(v: Tensor) -> Tensor:
+        loss = cross_entropy(_unflattened(v)(clients[0][0]), clients[0][1])
+        return loss + term(v, x, prev, clients[0])
+
+    h, basis = 1e-5, torch.eye(len(y), dtype=torch.float64)
+    with torch.no_grad():
+        slopes = [(objective(y + h * e) - objective(y - h * e)) / (2 * h) for e in basis]
+    assert distance(taken, torch.stack(slopes)) < 1e-8

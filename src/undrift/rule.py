@@ -102,9 +102,15 @@ def parse(text: str) -> Rule:
     require_choice("rule", "it", name, makers)
     options = {"nesterov": True} if name == "momentum" and numbers[-1:] == ["nesterov"] else {}
     limits = {"sgd": 0, "momentum": 1, "adam": 3}
+    numbers = numbers[: len(numbers) - len(options)]
+    fits = len(numbers) <= limits[name] and all(map(_is_number, numbers))
+    require(fits, "A rule", "a form such as momentum:0.9", text)
+    return makers[name](*map(float, numbers), **options)
+
+
+def _is_number(text: str) -> bool:
     try:
-        values = [float(number) for number in numbers[: len(numbers) - len(options)]]
+        float(text)
     except ValueError:
-        values = [0.0] * 9
-    require(len(values) <= limits[name], "A rule", "a form such as momentum:0.9", text)
-    return makers[name](*values, **options)
+        return False
+    return True
