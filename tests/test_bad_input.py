@@ -169,15 +169,6 @@ def test_bad_input(case: str) -> None:
     assert text.endswith("."), text
 
 
-def test_a_peer_method_is_refused_by_this_engine() -> None:
-    class Lonely(ud.Peer[Any]):
-        def init(self, x0: Any, f: Any) -> Any: ...
-        def round(self, node: Any, steps: Any, comm: Any) -> Any: ...
-
-    with pytest.raises(ud.UndriftError, match="peer method Lonely"):
-        start(algorithm=Lonely())
-
-
 def test_a_nan_in_data_nobody_holds_is_no_error() -> None:
     inputs, targets = pair(5)
     inputs[4] = torch.nan

@@ -19,11 +19,23 @@ VARIANTS = [
     ud.Scaffold(lr=0.1, option="I"),
     ud.FedSpeed(lr=0.1, aggregation="participants", normalise=False),
     ud.FedaGrac(lr=0.1, scheme="reverse", local_reference="sent", nu_scope="all"),
+    ud.DSGD(lr=0.1, form="atc"),
+    ud.LDSGD(lr=0.1, form="atc", gossip=2),
+    ud.GTSGD(lr=0.1, form="atc"),
+    ud.PSGD(lr=0.01, rule=ud.Adam()),
+    ud.SignSGD(lr=0.01, rule=ud.Momentum(0.9), code="gamma"),
+    ud.EFSignSGD(lr=0.1, code="omega"),
+    ud.SSDM(lr=0.01, norm="max", code="delta"),
+    ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
+]
+CASES = [
+    pytest.param(algorithm, check, id=f"{algorithm!r}-{check.__name__}")
+    for algorithm in VARIANTS
+    for check in testing.checks_for(algorithm)
 ]
 
 
-@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("algorithm", VARIANTS, ids=repr)
+@pytest.mark.parametrize(("algorithm", "check"), CASES)
 def test_contract(algorithm: Any, check: Any) -> None:
     check(algorithm)
 

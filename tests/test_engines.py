@@ -557,10 +557,10 @@ def test_a_loss_that_is_no_mean_over_samples_is_never_padded(loss: Any) -> None:
 
 
 def test_large_finite_updates_are_not_called_infinite() -> None:
-    from undrift.engine.execute import _finite_rows
+    from undrift.engine.execute import finite_rows
 
     rows = torch.tensor([[3e38, 3e38], [1.0, torch.nan], [torch.inf, -torch.inf], [1.0, 2.0]])
-    assert _finite_rows(rows).tolist() == [True, False, False, True]
+    assert finite_rows(rows).tolist() == [True, False, False, True]
 
 
 def test_a_part_in_eval_mode_stays_so_and_a_whole_model_in_eval_mode_is_trained() -> None:

@@ -1,10 +1,17 @@
 """undrift: training on heterogeneous data without client drift."""
 
-from undrift import data, models, schedule
+from undrift import data, models, schedule, topology
 from undrift.accelerated import Accelerated
 from undrift.algorithms import (
     ALGORITHMS,
+    DSGD,
+    GTSGD,
+    LDSGD,
     MOON,
+    PSGD,
+    SSDM,
+    CascadingSSDM,
+    EFSignSGD,
     FedACG,
     FedAdagrad,
     FedAdam,
@@ -24,11 +31,26 @@ from undrift.algorithms import (
     FedSAM,
     FedSpeed,
     FedYogi,
+    Marsit,
     MoFedSAM,
+    NetFleet,
     Scaffold,
+    SignSGD,
 )
 from undrift.codec import QSGD, ScaledSign, TopK
-from undrift.core import Cohort, Federated, Loop, Objective, Peer, Prelude, Vector
+from undrift.core import (
+    AllReduce,
+    Cohort,
+    Comm,
+    Federated,
+    Gossip,
+    Loop,
+    Merge,
+    Objective,
+    Peer,
+    Prelude,
+    Vector,
+)
 from undrift.data import (
     Clients,
     Epochs,
@@ -40,10 +62,11 @@ from undrift.data import (
     UniformSteps,
 )
 from undrift.engine.execute import Upload
-from undrift.engine.simulate import Run, simulate
+from undrift.engine.run import Run
+from undrift.engine.simulate import simulate
 from undrift.errors import CheckpointError, DivergenceError, UndriftError
 from undrift.participation import Bernoulli, Cohorts, FixedSize, WithReplacement
-from undrift.record import Record, Totals
+from undrift.record import PeerRecord, Record, Totals
 from undrift.rule import SGD, Adam, Momentum
 from undrift.schedule import Schedule, exponential, piecewise
 from undrift.vector import group_norm
@@ -53,18 +76,27 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
+    "DSGD",
+    "GTSGD",
+    "LDSGD",
     "MOON",
+    "PSGD",
     "QSGD",
     "SGD",
+    "SSDM",
     "Accelerated",
     "Adam",
+    "AllReduce",
     "Bernoulli",
+    "CascadingSSDM",
     "CheckpointError",
     "Clients",
     "Cohort",
     "Cohorts",
+    "Comm",
     "Compressed",
     "DivergenceError",
+    "EFSignSGD",
     "Epochs",
     "FedACG",
     "FedADMM",
@@ -88,11 +120,16 @@ __all__ = [
     "Federated",
     "FixedSize",
     "GaussianSteps",
+    "Gossip",
     "Loop",
+    "Marsit",
+    "Merge",
     "MoFedSAM",
     "Momentum",
+    "NetFleet",
     "Objective",
     "Peer",
+    "PeerRecord",
     "Prelude",
     "Record",
     "Replaced",
@@ -101,6 +138,7 @@ __all__ = [
     "Scaffold",
     "ScaledSign",
     "Schedule",
+    "SignSGD",
     "Spans",
     "Steps",
     "TopK",
@@ -117,4 +155,5 @@ __all__ = [
     "piecewise",
     "schedule",
     "simulate",
+    "topology",
 ]

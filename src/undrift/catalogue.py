@@ -1,4 +1,4 @@
-"""What each method is and costs, measured by a dry run of one round."""
+"""What each method is and costs, measured by a dry run of two rounds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from undrift import testing, tree
-from undrift.core import Peer
+from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data import Steps
+
+FAMILIES: dict[type, str] = {
+    Federated: "federated",
+    Gossip: "gossip",
+    AllReduce: "all-reduce",
+    Peer: "peer",
+}
+CLIENTS = 4  # of the dry run; peers form a ring
 
 
 @dataclass(frozen=True)
@@ -29,37 +38,45 @@ class Entry:
 
 def entry(cls: Any, reference: int) -> Entry:
     """`reference` is FedAvg's traffic in the same dry run."""
-    run = _dry_run(cls)
-    server = {name: leaf for name, leaf in tree.named_leaves(run.state).items() if name != "x"}
-    client = tree.named_leaves(next(iter(run.client_states.values())))
+    run, steps = _dry_run(cls)
+    peer = isinstance(run.algorithm, Peer)
+    held = tree.row(run.state, 0) if peer else run.state
+    beside_x = {name: leaf for name, leaf in tree.named_leaves(held).items() if name != "x"}
+    client = beside_x if peer else tree.named_leaves(run.client_states[0])
     return Entry(
         cls.__name__.lower(),
-        "peer" if issubclass(cls, Peer) else "federated",
+        next(name for base, name in FAMILIES.items() if issubclass(cls, base)),
         paper(cls),
         (inspect.getdoc(cls) or "").splitlines()[0],
-        (run.totals.bytes_up + run.totals.bytes_down) / reference,
-        run.totals.gradients / _STEPS,
-        _vectors(client, len(run.x)),
-        _vectors(server, len(run.x)),
+        (run.record.bytes_up + run.record.bytes_down) / reference,
+        run.record.gradients / (CLIENTS * steps),
+        _vectors(client, len(held.x)),
+        "-" if peer else _vectors(beside_x, len(held.x)),
     )
 
 
 def entries(classes: tuple[Any, ...]) -> list[Entry]:
     from undrift.algorithms import FedAvg
 
-    totals = _dry_run(FedAvg).totals
-    return [entry(cls, totals.bytes_up + totals.bytes_down) for cls in classes]
+    record = _dry_run(FedAvg)[0].record
+    return [entry(cls, record.bytes_up + record.bytes_down) for cls in classes]
 
 
-_CLIENTS, _STEPS = 4, 4 * 10
-
-
-def _dry_run(cls: Any) -> Any:
+def _dry_run(cls: Any) -> tuple[Any, int]:
+    """Two rounds with an exchange each, the second without what only a start costs."""
+    algorithm = cls(lr=0.01)
+    steps = 1 if getattr(algorithm, "every_step", False) else 10
     run = testing.start(
-        cls(lr=0.01), participation=1.0, work=Steps(_STEPS // _CLIENTS), batch_size=None, rounds=1
+        algorithm,
+        clients=testing.small_clients(dtype=torch.float32),
+        dtype=torch.float32,
+        participation=1.0,
+        work=Steps(steps),
+        batch_size=None,
+        rounds=2,
     )
     testing.finish(run)
-    return run
+    return run, steps
 
 
 def _vectors(leaves: dict[str, Tensor], size: int) -> str:

@@ -67,6 +67,7 @@ def _make_run(cls: type) -> Any:
     ) -> None:
         hyper = {name: options.pop(name) for name in (field.name for field in fields(cls))}
         ground = setting(**options)
+        ground.check([cls])
         run = ground.start(
             build(cls, hyper),
             seed,
@@ -85,7 +86,7 @@ def _make_run(cls: type) -> Any:
             diverged = error  # shown after what was reached
         outcome = trial.Outcome(journal.records, run.totals)
         if outcome.records:
-            show.table({cls.__name__: [outcome]}, ground, Console(stderr=as_json))
+            show.table({cls.__name__: [outcome]}, ground, show.paper(stderr=as_json))
             show.plot({cls.__name__: [outcome]}, folder, console, cls.__name__)
         console.print(f"Records and plots: {folder}", highlight=False)
         if as_json:
@@ -105,7 +106,13 @@ for _method, _cls in METHODS.items():
 
 def compare(
     methods: Annotated[list[str], typer.Argument(help="Names, as `undrift list` shows them.")],
-    lr: Annotated[str, typer.Option(help="Grid of learning rates, the same for all.")] = "0.1",
+    lr: Annotated[
+        str | None,
+        typer.Option(
+            help="Grid of learning rates, the same for all. Default: 0.1; 0.001,0.01,0.1 where "
+            "signs are sent."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Repetitions, the same seeds for all.")] = 1,
     set_: Annotated[
         list[str] | None,
@@ -122,10 +129,13 @@ def compare(
     Example: undrift compare fedavg scaffold fedspeed --lr 0.03,0.1,0.3 --seeds 3
     """
     ground = setting(**options)
+    classes = [_known(method) for method in dict.fromkeys(methods)]
+    ground.check(classes)
+    signs = any(issubclass(cls, ud.AllReduce) for cls in classes)
+    lr = lr or ("0.001,0.01,0.1" if signs else "0.1")
     grid = [text.strip() for text in re.split(r",(?![^(]*\))", lr) if text.strip()]
     if seeds < 1 or not grid:
         raise ValueError(f"compare needs seeds >= 1 and a learning rate, got {seeds} and {lr!r}.")
-    classes = [_known(method) for method in dict.fromkeys(methods)]
     own = _own_values(set_ or [], classes)
     plan = [
         (cls, rate, seed, build(cls, {"lr": rate, **own.get(cls, {})}))
@@ -138,6 +148,8 @@ def compare(
             ground.start(algorithm, seed)
     folder = trial.claim(out, "compare", force=force)
     console = Console(stderr=True)
+    for cls in {cls: None for cls, _, _, algorithm in plan if getattr(algorithm, "every_step", 0)}:
+        console.print(f"{cls.__name__} communicates at every step: one step a round.")
     tried: dict[str, dict[str, list[trial.Outcome]]] = {cls.__name__: {} for cls in classes}
     with show.bar(console, quiet=quiet) as progress:
         task = progress.add_task("", total=len(plan) * ground.rounds, accuracy="-")
@@ -165,7 +177,7 @@ def _conclude(
     as_json: bool,
 ) -> None:
     """Print the grid, then each method at its best learning rate."""
-    console = Console(stderr=as_json)
+    console = show.paper(stderr=as_json)
     best = {
         name: max(rates, key=lambda rate: _mean_last(rates[rate], ground))
         for name, rates in tried.items()
@@ -186,6 +198,7 @@ def _conclude(
             name: {
                 "lr": best[name],
                 "accuracy": _mean_last(outcomes, ground),
+                **show.peer_figures(outcomes),
                 "rounds_to_target": [outcome.rounds_to(ground.target) for outcome in outcomes],
                 "bytes": [round(outcome.megabytes * 1e6) for outcome in outcomes],
                 "gradients": [outcome.total("gradients") for outcome in outcomes],
@@ -239,7 +252,7 @@ app.command()(spell_out(compare))
 @app.command("list")
 def list_methods() -> None:
     """All methods: paper, traffic and gradients as measured by a dry run, and state."""
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = show.paper()
     shown = Table(title="Methods")
     shown.add_column("name", no_wrap=True)
     shown.add_column("family", no_wrap=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from numpy.random import Generator
 from torch import Tensor, nn
 
 Vector = Tensor  # flat parameters, (D,)
@@ -141,31 +142,75 @@ class Prelude(Federated[S, B, C, U]):
     def hear(self, server: S, mean: Any, cohort: Cohort) -> S: ...
 
 
-class Merge(Protocol):
-    """How an all-reduce combines messages hop by hop."""
+class Merge(ABC):
+    """How an all-reduce combines the workers' vectors hop by hop, and what each hop carries.
 
-    def start(self, v: Vector, draw: Draw) -> Any: ...
-    def merge(self, m: Any, a: int, n: Any, b: int, draw: Draw) -> Any:
-        """Combine m, which stands for a workers, with n, which stands for b."""
-        ...
+    A worker keeps its share of the sum in whatever form suits; what travels is bytes, and what they
+    mean is found in them alone. `count` is the number of workers a share stands for, `like` a
+    tensor of the shape and dtype of the coordinates in question. Every call has a generator of its
+    own, keyed by worker, place and hop.
+    """
 
-    def finish(self, m: Any, size: int) -> Vector: ...
+    lossy: bool = True  # whether the result may differ from the mean
+
+    @property
+    def draws(self) -> frozenset[str]:
+        """Which of its methods draw random numbers; making a generator for the others is waste."""
+        return frozenset({"start", "send", "merge", "close"})
+
+    @abstractmethod
+    def start(self, v: Vector, rng: Generator) -> Any:
+        """A worker's own share."""
+
+    @abstractmethod
+    def send(self, share: Any, count: int, rng: Generator) -> Tensor:
+        """The bytes (uint8) of a share, for the next worker."""
+
+    @abstractmethod
+    def receive(self, data: Tensor, count: int, like: Vector) -> Any: ...
+
+    @abstractmethod
+    def merge(self, m: Any, a: int, n: Any, b: int, rng: Generator) -> Any:
+        """Combine m, which was received and stands for a workers, with n, which stands for b."""
+
+    def close(self, share: Any, count: int, rng: Generator) -> Tensor:
+        """The bytes of the result, which are copied to every worker."""
+        return self.send(share, count, rng)
+
+    @abstractmethod
+    def finish(self, data: Tensor, count: int, like: Vector) -> Vector: ...
 
 
 class Comm(Protocol):
-    """What one peer can ask of the others."""
+    """What one peer can ask of the others; all of them ask the same, in the same order."""
 
     @property
     def size(self) -> int: ...
-    def mix(self, tree: T) -> T: ...  # sum_j W_ij v_j over the neighbours
+    def mix(self, tree: T) -> T: ...  # sum_j W_ij v_j over the neighbours j and i itself
     def reduce(self, v: Vector, how: Merge) -> Vector: ...  # the route is the engine's choice
 
 
 class Peer(ABC, Generic[N]):
     """A method without a server: the paper's "worker m" box is the program."""
 
+    @property
+    def every_step(self) -> bool:
+        """Whether it communicates at every local step, not once a round."""
+        return False
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model that lacks what the method asks of it, before any work."""
+
     @abstractmethod
     def init(self, x0: Vector, f: Objective) -> N: ...
 
     @abstractmethod
     def round(self, node: N, steps: Loop, comm: Comm) -> N: ...
+
+
+class Gossip(Peer[N]):
+    """A peer method that mixes with its neighbours; it needs a topology."""
+
+
+class AllReduce(Peer[N]):
+    """A peer method that reduces over all workers; it needs a route."""

@@ -13,6 +13,17 @@ class DivergenceError(UndriftError):
         self.round = round
         self.clients = clients
 
+    @classmethod
+    def of(cls, clients: list[int], round: int, what: str) -> "DivergenceError":
+        """These clients' updates, messages or models are not finite."""
+        who = f"client {clients[0]}" if len(clients) == 1 else f"clients {clients}"
+        return cls(
+            f"Training needs finite {what}, got NaN or Inf from {who} in round {round}; "
+            "lower lr or set clip. The last good state is kept.",
+            round=round,
+            clients=clients,
+        )
+
 
 class CheckpointError(UndriftError):
     """A checkpoint is missing, damaged, or belongs to another run."""

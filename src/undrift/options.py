@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -19,7 +20,7 @@ DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 Data = Annotated[str, typer.Option(help="digits.", rich_help_panel=DATA)]
 Model = Annotated[str, typer.Option(help=", ".join(models.MODELS) + ".", rich_help_panel=DATA)]
 NumClients = Annotated[int, typer.Option("--clients", help="How many.", rich_help_panel=DATA)]
-Partition = Annotated[str, typer.Option(help="dirichlet or iid.", rich_help_panel=DATA)]
+Partition = Annotated[str, typer.Option(help="dirichlet, iid or shards[:2].", rich_help_panel=DATA)]
 DirAlpha = Annotated[
     float,
     typer.Option("--dirichlet", help="Label skew; smaller is worse.", rich_help_panel=DATA),
@@ -27,18 +28,42 @@ DirAlpha = Annotated[
 Rounds = Annotated[int, typer.Option(help="Communication rounds.", rich_help_panel=TRAINING)]
 Seed = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=TRAINING)]
 Part = Annotated[
-    str,
-    typer.Option(help="Fraction (0.5; 1.0 is everybody) or count (10).", rich_help_panel=TRAINING),
+    str | None,
+    typer.Option(
+        help="Fraction (0.5; 1.0 is everybody) or count (10) of the clients a server asks; 0.5.",
+        rich_help_panel=TRAINING,
+    ),
 ]
 WorkText = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="steps:10, epochs:5, gaussian:MEAN:VARIANCE[:random] or uniform:LOW:HIGH[:random].",
+        help="Local steps between communications: steps:10, epochs:5, "
+        "gaussian:MEAN:VARIANCE[:random] or uniform:LOW:HIGH[:random]. Default: gaussian:20:100 "
+        "with a server, steps:10 for gossip, steps:1 for all-reduce.",
+        rich_help_panel=TRAINING,
+    ),
+]
+Graph = Annotated[
+    str | None,
+    typer.Option(
+        help="Links of gossip methods: erdos-renyi[:0.5], ring, torus[:4x5], grid, complete, star, "
+        "exponential, barabasi-albert[:2], small-world[:4:0.1]; +metropolis for those weights.",
+        rich_help_panel=TRAINING,
+    ),
+]
+RouteText = Annotated[
+    str | None,
+    typer.Option(
+        help="Route of all-reduce methods: ring, segmented-ring[:65536], torus[:2x4], tree, "
+        "server.",
         rich_help_panel=TRAINING,
     ),
 ]
 Batch = Annotated[int, typer.Option(help="0: the whole local data.", rich_help_panel=TRAINING)]
-Weights = Annotated[str, typer.Option(help="size or uniform.", rich_help_panel=TRAINING)]
+Weights = Annotated[
+    str | None,
+    typer.Option(help="size (default) or uniform; peers: uniform.", rich_help_panel=TRAINING),
+]
 Decay = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=TRAINING)]
 Clip = Annotated[
     float, typer.Option(help="Gradient norm limit; 0: none.", rich_help_panel=TRAINING)
@@ -61,10 +86,12 @@ def setting(
     partition: Partition = "dirichlet",
     dirichlet: DirAlpha = 0.3,
     rounds: Rounds = 50,
-    participation: Part = "0.5",
-    work: WorkText = "gaussian:20:100",
+    participation: Part = None,
+    work: WorkText = None,
     batch_size: Batch = 20,
-    weighting: Weights = "size",
+    weighting: Weights = None,
+    topology: Graph = None,
+    allreduce: RouteText = None,
     weight_decay: Decay = 0.0,
     clip: Clip = 0.0,
     mode: ModeText = "auto",
@@ -82,6 +109,8 @@ def setting(
         work=work,
         batch_size=batch_size or None,
         weighting=weighting,
+        topology=topology,
+        allreduce=allreduce,
         weight_decay=weight_decay,
         clip=clip or None,
         mode=mode,
@@ -92,7 +121,15 @@ def setting(
 def _parser(annotation: Any) -> Any:
     """How the text of a hyper-parameter flag becomes its value."""
     known: dict[Any, Any] = {float: parse_number, Rule: parse_rule, int: _parse_int}
-    return known.get(annotation, str)
+    kind, optional = _required(annotation)
+    parser = known.get(kind, str)
+    return (lambda text: None if text.lower() == "none" else parser(text)) if optional else parser
+
+
+def _required(annotation: Any) -> tuple[Any, bool]:
+    """The type without None, and whether None was allowed."""
+    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    return next(kind for kind in kinds if kind is not NoneType), NoneType in kinds
 
 
 def _parse_int(text: str) -> int:
@@ -111,9 +148,11 @@ def flags_of(cls: type) -> list[inspect.Parameter]:
         if hints[field.name] is bool:
             kind: Any = Annotated[bool, typer.Option(rich_help_panel=panel)]
         else:
-            default = str(default)
-            choices = "|".join(map(str, get_args(hints[field.name]))) or "NAME"
-            metavar = "NUMBER" if hints[field.name] in (float, int) else choices
+            default = str(default).lower() if default is None else str(default)
+            hint, optional = _required(hints[field.name])
+            choices = "|".join(map(str, get_args(hint))) or "NAME"
+            metavar = "NUMBER" if hint in (float, int) else choices
+            metavar += "|none" if optional else ""
             kind = Annotated[str, typer.Option(rich_help_panel=panel, metavar=metavar)]
         kind_of = inspect.Parameter.KEYWORD_ONLY
         flags.append(inspect.Parameter(field.name, kind_of, default=default, annotation=kind))

@@ -42,7 +42,7 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
                 )
     by_round.set(xlabel="round", ylabel="test accuracy" if classified else "loss")
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
-    by_bytes.set(xlabel="megabytes sent, up and down")
+    by_bytes.set(xlabel="megabytes sent")
     for axis in (by_round, by_bytes):
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

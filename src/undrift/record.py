@@ -34,6 +34,26 @@ class Record:
         return "  ".join(shown)
 
 
+@dataclass(frozen=True)
+class PeerRecord(Record):
+    """A round of peers: loss and accuracy are of the mean of their models.
+
+    `bytes_up` is what the peers sent, `bytes_down` what a parameter server sent, if there is one.
+    """
+
+    node_accuracy: float | None  # mean over the nodes of their own models' accuracies
+    consensus: float  # mean over the nodes of the squared distance to the mean model
+    gradient_norm: float | None  # of the mean model, on all training data; None unless asked for
+    bytes_per_worker: int  # sent by the busiest one
+    bytes_per_link: int  # carried by the busiest link, one way
+    hops: int  # messages that had to wait for each other
+    bits: float | None  # per coordinate and hop; None when nothing was sent
+    sign_matching: float | None  # share of signs that lossy reductions got as the exact sum has
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}  consensus {self.consensus:.3g}"
+
+
 @dataclass
 class Totals:
     """Costs of a run so far; survives a resume."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from undrift.check import require, require_choice
+from undrift.core import Loop, Objective, Vector
 
 
 class Rule(Protocol):
@@ -93,6 +94,20 @@ class Adam:
         m_hat = m / (1 - self.beta1**k)
         v_hat = v / (1 - self.beta2**k)
         return m_hat / (v_hat.sqrt() + self.eps), AdamState(m, v, k)
+
+
+def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple[Vector, Any]:
+    """The sum of lr d over the loop's steps, taken at x minus the sum so far, and the rule's state.
+
+    Summed by itself: x - y would round away what is small against x, and with it signs.
+    """
+
+    def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
+        u, s = carry
+        d, s = rule(f.grad(x - u), s)
+        return u + lr * d, s
+
+    return steps(step, (torch.zeros_like(x), s))
 
 
 def parse(text: str) -> Rule:

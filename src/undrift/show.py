@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from undrift import plot as pictures
-from undrift.engine.simulate import Run
+from undrift.engine.run import Run
 from undrift.record import Record
 from undrift.trial import Outcome, Setting
 
 Outcomes = Mapping[str, Sequence[Outcome]]  # per method, one per seed
+
+
+def paper(*, stderr: bool = False) -> Console:
+    """A console for tables; not cut to 80 columns where nobody's terminal says so."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=160)
 
 
 def bar(console: Console, *, quiet: bool) -> Progress:
@@ -64,14 +70,16 @@ def table(
     if extra:
         shown.add_column("lr", justify="right")
     columns = ("accuracy %", f"rounds to {100 * setting.target:g} %", "MB sent", "gradients", "s")
-    for column in columns:
+    figures = {name: peer_figures(seeds) for name, seeds in outcomes.items()}
+    peers = _telling(figures.values())
+    for column in (*columns, *(PEER_COLUMNS[key][0] for key in peers)):
         shown.add_column(column, justify="right")
     for name, seeds in outcomes.items():
         reached = [outcome.rounds_to(setting.target) for outcome in seeds]
         rounds = [r for r in reached if r is not None]
         diverged = any(len(outcome.records) < setting.rounds for outcome in seeds)
         accuracy = spread([100 * outcome.last for outcome in seeds], "{:.2f}")
-        first = f"more than {setting.rounds}" if len(rounds) < len(reached) else spread(rounds)
+        first = f"> {setting.rounds}" if len(rounds) < len(reached) else spread(rounds)
         shown.add_row(
             name,
             *([extra[name]] if extra else []),
@@ -80,9 +88,39 @@ def table(
             spread([outcome.megabytes for outcome in seeds], "{:.2f}"),
             f"{np.mean([outcome.total('gradients') for outcome in seeds]):.0f}",
             f"{np.mean([outcome.total('seconds') for outcome in seeds]):.1f}",
+            *(PEER_COLUMNS[key][1](figures[name].get(key)) for key in peers),
         )
     console.print(shown)
     console.print("accuracy: mean of the last ten evaluations on the test set", style="dim")
+
+
+def _form(form: str, scale: float = 1.0) -> Callable[[float | None], str]:
+    return lambda value: "-" if value is None else form.format(scale * value)
+
+
+PEER_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "node_accuracy": ("nodes' own %", _form("{:.2f}", 100)),
+    "consensus": ("consensus", _form("{:.2g}")),
+    "bits": ("bits / hop", _form("{:.3g}")),
+    "sign_matching": ("signs kept %", _form("{:.1f}", 100)),
+}
+
+
+def _telling(figures: Collection[Mapping[str, float]]) -> list[str]:
+    """Columns that say something: no consensus where all agree, no signs where none are sent."""
+    apart = any(own.get("consensus", 0) > 0 for own in figures)
+    signs = any("sign_matching" in own for own in figures)
+    return ["node_accuracy", "consensus"] * apart + ["bits", "sign_matching"] * signs
+
+
+def peer_figures(seeds: Sequence[Outcome]) -> dict[str, float]:
+    """Means over seeds of what only peers have."""
+    found = {key: [outcome.recent(key) for outcome in seeds] for key in PEER_COLUMNS}
+    return {
+        key: float(np.mean([value for value in values if value is not None]))
+        for key, values in found.items()
+        if any(value is not None for value in values)
+    }
 
 
 def plot(outcomes: Outcomes, folder: Path, console: Console, title: str) -> None:
@@ -103,5 +141,6 @@ def final(run: Run, outcome: Outcome) -> dict[str, Any]:
         "bytes": run.totals.bytes_up + run.totals.bytes_down,
         "gradients": run.totals.gradients,
         "seconds": run.totals.seconds,
+        **peer_figures([outcome]),
         "model_sha256": run.model_sha256,
     }

@@ -4,7 +4,8 @@
     check_algorithm(MyMethod(lr=0.1))
 
 Each check raises AssertionError with what was expected; `CHECKS` lists them for parametrised tests.
-They run a small net on four unequal clients with ragged minibatches, dropout and unequal work.
+They run a small net on four unequal clients with ragged minibatches, dropout and, where the method
+allows it, unequal work; peers are linked as a ring.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ import torch
 from torch import Tensor, nn
 
 from undrift import tree
-from undrift.core import Federated, Peer
+from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data import Clients, Steps
 from undrift.engine.execute import Upload
-from undrift.engine.simulate import Run, simulate
+from undrift.engine.run import Run
+from undrift.engine.simulate import simulate
 from undrift.schedule import Schedule
+from undrift.topology import ring
 
-Algorithm = Any  # a Federated that is also a dataclass, which no type can say
+Algorithm = Any  # a Federated or Peer that is also a dataclass, which no type can say
 ROUNDS = 4
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
-    """Run every check; the first that fails raises."""
-    for check in CHECKS:
+    """Run every check of its family; the first that fails raises."""
+    for check in checks_for(algorithm):
         check(algorithm)
 
 
@@ -63,7 +66,6 @@ def start(algorithm: Algorithm, **options: Any) -> Run:
         "loss": nn.functional.cross_entropy,
         "work": Steps([3, 5, 2, 6]),
         "batch_size": 4,
-        "participation": 3,
         "rounds": ROUNDS,
         "mode": "loop",
         "evaluate_every": ROUNDS,
@@ -71,6 +73,12 @@ def start(algorithm: Algorithm, **options: Any) -> Run:
     }
     model = options.pop("model", None) or small_net(dtype=dtype)
     clients = options.pop("clients", None) or small_clients(dtype=dtype)
+    if isinstance(algorithm, Peer):
+        settings["topology"] = ring(len(clients)) if isinstance(algorithm, Gossip) else None
+        together = algorithm.every_step or isinstance(algorithm, AllReduce)
+        settings["work"] = Steps(3) if together or len(clients) != 4 else settings["work"]
+    else:
+        settings["participation"] = 3
     return simulate(algorithm, model, clients, **(settings | options))
 
 
@@ -164,6 +172,27 @@ def check_schedules(algorithm: Algorithm) -> None:
             assert same, f"{field.name} as a schedule changes the result"
 
 
+def check_repeatable(algorithm: Algorithm) -> None:
+    """Same seed, same bits; another seed, other minibatches."""
+    ends = [finish(start(algorithm, seed=seed)) for seed in (3, 3, 4)]
+    assert torch.equal(ends[0], ends[1]), "runs with the same seed differ"
+    assert not torch.equal(ends[0], ends[2]), "runs with different seeds are the same"
+
+
+def check_agreement(algorithm: Algorithm) -> None:
+    """All-reduce leaves the same model with every worker, whatever the route."""
+    for route in ("ring", "segmented-ring:20", "torus:2x2", "tree", "server"):
+        x = finish(start(algorithm, allreduce=route))
+        assert bool((x == x[:1]).all()), f"workers end with different models on {route}"
+
+
+def check_alone(algorithm: Algorithm) -> None:
+    """One node without any other, and two."""
+    for sizes in ((9,), (9, 6)):
+        run = start(algorithm, clients=small_clients(sizes), work=Steps(3))
+        assert finish(run).isfinite().all()
+
+
 def check_zero_weight(algorithm: Algorithm) -> None:
     """A client with weight zero changes nothing, whether it takes part or not."""
     weights = (1.0, 2.0, 0.0, 1.5)
@@ -202,16 +231,28 @@ def _apart(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max()) if one.numel() else 0.0
 
 
-CHECKS: tuple[Callable[[Algorithm], None], ...] = (
+_EVERY = (
     check_is_a_value,
     check_state,
-    check_precision,
     check_stacked_equals_loop,
     check_no_mutation,
     check_resume,
-    check_deterministic,
     check_schedules,
+)
+CHECKS: tuple[Callable[[Algorithm], None], ...] = (
+    *_EVERY,
+    check_precision,
+    check_deterministic,
     check_zero_weight,
     check_single_client,
     check_increments,
 )
+GOSSIP_CHECKS = (*_EVERY, check_precision, check_repeatable, check_alone)
+ALLREDUCE_CHECKS = (*_EVERY, check_repeatable, check_agreement, check_alone)  # signs may flip
+
+
+def checks_for(algorithm: Algorithm) -> tuple[Callable[[Algorithm], None], ...]:
+    """The checks of the algorithm's family."""
+    if isinstance(algorithm, AllReduce):
+        return ALLREDUCE_CHECKS
+    return GOSSIP_CHECKS if isinstance(algorithm, Peer) else CHECKS

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from undrift import models
+from undrift import models, topology
 from undrift.check import require, require_choice
+from undrift.core import AllReduce, Federated, Gossip
 from undrift.data import (
     Clients,
     Epochs,
@@ -27,9 +28,11 @@ from undrift.data import (
     digits,
     dirichlet,
     iid,
+    shards,
 )
-from undrift.engine.simulate import Run, simulate
-from undrift.record import Record, Totals
+from undrift.engine.run import Run
+from undrift.engine.simulate import simulate
+from undrift.record import PeerRecord, Record, Totals
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,12 @@ class Setting:
     partition: str
     dirichlet: float
     rounds: int
-    participation: str
-    work: str
+    participation: str | None  # None: what suits the family
+    work: str | None
     batch_size: int | None
-    weighting: str
+    weighting: str | None
+    topology: str | None
+    allreduce: str | None
     weight_decay: float
     clip: float | None
     mode: str
@@ -54,10 +59,34 @@ class Setting:
     def __post_init__(self) -> None:
         require_choice("--data", "it", self.data, ("digits",))
         require_choice("--model", "it", self.model, models.MODELS)
-        require_choice("--partition", "it", self.partition, ("dirichlet", "iid"))
+        require_choice(
+            "--partition", "it", self.partition.split(":")[0], ("dirichlet", "iid", "shards")
+        )
+        self._shards()
         require(0 < self.target <= 1, "--target", "an accuracy in (0, 1]", self.target)
-        parse_work(self.work)
-        parse_participation(self.participation)
+        if self.work is not None:
+            parse_work(self.work)
+        if self.participation is not None:
+            parse_participation(self.participation)
+
+    def check(self, classes: Sequence[type]) -> None:
+        """Refuse an option that concerns none of the methods."""
+        families = {
+            "--topology": (self.topology, Gossip, "gossip method such as netfleet"),
+            "--allreduce": (self.allreduce, AllReduce, "all-reduce method such as marsit"),
+            "--participation": (self.participation, Federated, "method with a server"),
+        }
+        for option, (given, family, kind) in families.items():
+            if given is not None and not any(issubclass(cls, family) for cls in classes):
+                names = ", ".join(cls.__name__ for cls in classes)
+                raise ValueError(f"{option} needs a {kind}, got {names}; leave it out.")
+
+    def _shards(self) -> int:
+        """Shards a client gets, of `--partition shards:2`."""
+        name, _, number = self.partition.partition(":")
+        fits = not number or (name == "shards" and number.isdigit() and int(number) >= 1)
+        require(fits, "--partition", "a form such as shards:2", self.partition)
+        return int(number or 2)
 
     @cache  # noqa: B019 -- a handful of seeds, each used by every method of a comparison
     def prepare(self, seed: int) -> tuple[nn.Module, Clients]:
@@ -65,8 +94,10 @@ class Setting:
         data = digits()
         if self.partition == "dirichlet":
             parts = dirichlet(data.train[1], self.clients, self.dirichlet, seed=seed)
-        else:
+        elif self.partition == "iid":
             parts = iid(data.train[1], self.clients, seed=seed)
+        else:
+            parts = shards(data.train[1], self.clients, per_client=self._shards(), seed=seed)
         clients = Clients.split(*data.train, parts, test=data.test)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -75,14 +106,22 @@ class Setting:
 
     def start(self, algorithm: Any, seed: int, **options: Any) -> Run:
         model, clients = self.prepare(seed)
+        work = parse_work(self.work or default_work(algorithm))
+        if isinstance(algorithm, Gossip):
+            text = self.topology or DEFAULT_TOPOLOGY
+            options["topology"] = topology.parse(text, self.clients, seed)
+            work = Steps(1) if algorithm.every_step else work
+        elif isinstance(algorithm, AllReduce):
+            options["allreduce"] = self.allreduce
+        else:
+            options["participation"] = parse_participation(self.participation or "0.5")
         return simulate(
             algorithm,
             model,
             clients,
             loss=nn.functional.cross_entropy,
-            work=parse_work(self.work),
+            work=work,
             batch_size=self.batch_size,
-            participation=parse_participation(self.participation),
             weighting=self.weighting,  # type: ignore[arg-type]  # checked by simulate
             rounds=self.rounds,
             seed=seed,
@@ -91,6 +130,16 @@ class Setting:
             mode=self.mode,  # type: ignore[arg-type]  # checked by simulate
             **options,
         )
+
+
+DEFAULT_TOPOLOGY = "erdos-renyi"
+
+
+def default_work(algorithm: Any) -> str:
+    """Steps between two communications, as the documents have them."""
+    if isinstance(algorithm, AllReduce):
+        return "steps:1"
+    return "steps:10" if isinstance(algorithm, Gossip) else "gaussian:20:100"
 
 
 def parse_participation(text: str) -> float | int:
@@ -132,13 +181,9 @@ class Outcome:
     totals: Totals | None = None  # of the whole run, when it went on from a checkpoint
 
     @property
-    def accuracies(self) -> list[float]:
-        return [r.accuracy for r in self.records if r.accuracy is not None]
-
-    @property
     def last(self) -> float:
         """Mean accuracy of the last ten evaluations, steadier than the last one alone."""
-        return float(np.mean(self.accuracies[-10:])) if self.accuracies else 0.0
+        return self.recent("accuracy") or 0.0
 
     def rounds_to(self, target: float) -> int | None:
         return next((r.round for r in self.records if (r.accuracy or 0.0) >= target), None)
@@ -147,6 +192,12 @@ class Outcome:
         if self.totals is not None:
             return float(getattr(self.totals, name))
         return float(sum(getattr(r, name) for r in self.records))
+
+    def recent(self, name: str) -> float | None:
+        """Mean over the last ten rounds that have it; None for what this family has not."""
+        seen = [getattr(r, name, None) for r in self.records]
+        values = [value for value in seen if value is not None][-10:]
+        return float(np.mean(values)) if values else None
 
     @property
     def megabytes(self) -> float:
@@ -203,7 +254,8 @@ def read_records(path: Path) -> list[Record]:
     records = []
     for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         try:
-            records.append(Record(**json.loads(line)))
+            fields = json.loads(line)
+            records.append((PeerRecord if "consensus" in fields else Record)(**fields))
         except (TypeError, ValueError):
             warnings.warn(f"{path.name}: line {number} is damaged and left out.", stacklevel=2)
     return records

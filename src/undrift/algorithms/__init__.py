@@ -1,5 +1,8 @@
 """All methods. `ALGORITHMS` is the only list there is: add a class here and it is everywhere."""
 
+from undrift.algorithms.cascadingssdm import CascadingSSDM
+from undrift.algorithms.dsgd import DSGD
+from undrift.algorithms.efsignsgd import EFSignSGD
 from undrift.algorithms.fedacg import FedACG
 from undrift.algorithms.fedadagrad import FedAdagrad
 from undrift.algorithms.fedadam import FedAdam
@@ -19,9 +22,16 @@ from undrift.algorithms.fedprox import FedProx
 from undrift.algorithms.fedsam import FedSAM
 from undrift.algorithms.fedspeed import FedSpeed
 from undrift.algorithms.fedyogi import FedYogi
+from undrift.algorithms.gtsgd import GTSGD
+from undrift.algorithms.ldsgd import LDSGD
+from undrift.algorithms.marsit import Marsit
 from undrift.algorithms.mofedsam import MoFedSAM
 from undrift.algorithms.moon import MOON
+from undrift.algorithms.netfleet import NetFleet
+from undrift.algorithms.psgd import PSGD
 from undrift.algorithms.scaffold import Scaffold
+from undrift.algorithms.signsgd import SignSGD
+from undrift.algorithms.ssdm import SSDM
 
 ALGORITHMS: tuple[type, ...] = (
     FedAvg,
@@ -46,11 +56,28 @@ ALGORITHMS: tuple[type, ...] = (
     FedGamma,
     MOON,
     FedMLB,
+    DSGD,
+    LDSGD,
+    GTSGD,
+    NetFleet,
+    PSGD,
+    SignSGD,
+    EFSignSGD,
+    SSDM,
+    CascadingSSDM,
+    Marsit,
 )
 
 __all__ = [
     "ALGORITHMS",
+    "DSGD",
+    "GTSGD",
+    "LDSGD",
     "MOON",
+    "PSGD",
+    "SSDM",
+    "CascadingSSDM",
+    "EFSignSGD",
     "FedACG",
     "FedADMM",
     "FedAdagrad",
@@ -70,6 +97,9 @@ __all__ = [
     "FedSpeed",
     "FedYogi",
     "FedaGrac",
+    "Marsit",
     "MoFedSAM",
+    "NetFleet",
     "Scaffold",
+    "SignSGD",
 ]

@@ -3,7 +3,7 @@
 from undrift.data.availability import Availability, Replaced, Resampled, Spans
 from undrift.data.clients import Clients
 from undrift.data.embedded import Dataset, digits
-from undrift.data.partition import dirichlet, iid
+from undrift.data.partition import dirichlet, iid, shards
 from undrift.data.synthetic import Quadratics, quadratics
 from undrift.data.work import Epochs, GaussianSteps, Steps, UniformSteps, Work
 
@@ -24,4 +24,5 @@ __all__ = [
     "dirichlet",
     "iid",
     "quadratics",
+    "shards",
 ]

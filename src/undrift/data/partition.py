@@ -29,6 +29,47 @@ def iid(targets: Tensor, clients: int, *, seed: int = 0) -> list[Indices]:
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
+def shards(
+    targets: Tensor,
+    clients: int,
+    *,
+    per_client: int = 2,
+    size: int | None = None,
+    seed: int = 0,
+) -> list[Indices]:
+    """Samples sorted by label and cut into shards, of which each client gets `per_client`.
+
+    A shard holds `size` samples, or as many as use up the data; so a client sees few labels. With
+    a size, shards that nobody gets are left out (NET-FLEET: 2 of 200 for 50 clients).
+    """
+    _check(len(targets), clients)
+    _require_labels("shards", targets)
+    require(per_client >= 1, "shards", "per_client >= 1", per_client)
+    order = torch.argsort(targets.cpu(), stable=True).numpy()
+    dealt = clients * per_client
+    if size is None:
+        enough = len(order) >= dealt
+        expected = f"at least {dealt} samples, one for each shard"
+        require(enough, "shards", expected, len(order), "use fewer clients or shards")
+        cut = np.array_split(order, dealt)
+    else:
+        require(size >= 1, "shards", "size >= 1", size)
+        cut = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
+        expected = f"{dealt} shards of {size} samples"
+        require(len(cut) >= dealt, "shards", expected, len(cut), "lower size")
+    chosen = keyed.generator(seed, "partition").permutation(len(cut))[:dealt]
+    hands = chosen.reshape(clients, per_client)
+    return [np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands]
+
+
+def _require_labels(who: str, targets: Tensor) -> None:
+    if targets.ndim != 1 or targets.is_floating_point():
+        raise ValueError(
+            f"{who} needs one integer label per sample, got {targets.dtype} of shape "
+            f"{tuple(targets.shape)}; use iid for regression."
+        )
+
+
 def dirichlet(targets: Tensor, clients: int, alpha: float, *, seed: int = 0) -> list[Indices]:
     """Each client draws its label mix from Dir(alpha) and floor(n / clients) samples by it.
 
@@ -37,11 +78,7 @@ def dirichlet(targets: Tensor, clients: int, alpha: float, *, seed: int = 0) -> 
     """
     _check(len(targets), clients)
     require_positive("dirichlet", alpha=alpha)
-    if targets.ndim != 1 or targets.is_floating_point():
-        raise ValueError(
-            f"dirichlet needs one integer label per sample, got {targets.dtype} of shape "
-            f"{tuple(targets.shape)}; use iid for regression."
-        )
+    _require_labels("dirichlet", targets)
     rng = keyed.generator(seed, "partition")
     labels, inverse = torch.unique(targets.cpu(), return_inverse=True)
     pools = [rng.permutation(np.flatnonzero(inverse.numpy() == c)) for c in range(len(labels))]

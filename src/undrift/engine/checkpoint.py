@@ -113,6 +113,7 @@ def read(
     folder: Path,
     experiment: dict[str, str],
     templates: Callable[[Vector], tuple[Any, Any]],
+    record_type: type[Record],
     device: torch.device,
 ) -> Snapshot:
     """The newest sound checkpoint; `templates(x0)` gives empty server and client states."""
@@ -128,7 +129,7 @@ def read(
             )
             continue
         _same_experiment(manifest["experiment"], experiment)
-        return _restore(manifest, tensors, templates, device)
+        return _restore(manifest, tensors, templates, record_type, device)
     raise CheckpointError(f"resume needs a sound checkpoint, got only damaged ones in {folder}.")
 
 
@@ -192,6 +193,7 @@ def _restore(
     manifest: dict[str, Any],
     tensors: dict[str, Tensor],
     templates: Callable[[Vector], tuple[Any, Any]],
+    record_type: type[Record],
     device: torch.device,
 ) -> Snapshot:
     named = {name: leaf.to(device) for name, leaf in tensors.items()}
@@ -209,7 +211,7 @@ def _restore(
         fill(server, "server"),
         {i: fill(client, f"client/{i}") for i in sorted(ids)},
         Totals(**manifest["totals"]),
-        Record(**manifest["record"]) if manifest["record"] else None,
+        record_type(**manifest["record"]) if manifest["record"] else None,
         manifest["experiment"],
     )
 

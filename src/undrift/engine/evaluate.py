@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -35,22 +36,28 @@ def _mean(
 ) -> Score:
     loss = accuracy = 0.0
     labelled = True
+    with _evaluating(task), torch.no_grad():
+        for weight, pair in weighted:
+            for share, inputs, targets in _batches(task, pair, batch):
+                outputs = task.forward(x, inputs)
+                loss += weight * share * float(task.loss(outputs, targets))
+                labelled = not targets.is_floating_point() and outputs.ndim == targets.ndim + 1
+                if labelled:
+                    right = (outputs.argmax(1) == targets).double().mean()
+                    accuracy += weight * share * float(right)
+    return Score(loss, accuracy if labelled else None)
+
+
+@contextmanager
+def _evaluating(task: Task) -> Iterator[None]:
+    """The model in eval mode; afterwards every part is as it was."""
     modes = [(module, module.training) for module in task.model.modules()]
     task.model.eval()
     try:
-        with torch.no_grad():
-            for weight, pair in weighted:
-                for share, inputs, targets in _batches(task, pair, batch):
-                    outputs = task.forward(x, inputs)
-                    loss += weight * share * float(task.loss(outputs, targets))
-                    labelled = not targets.is_floating_point() and outputs.ndim == targets.ndim + 1
-                    if labelled:
-                        right = (outputs.argmax(1) == targets).double().mean()
-                        accuracy += weight * share * float(right)
+        yield
     finally:
         for module, training in modes:
             module.training = training
-    return Score(loss, accuracy if labelled else None)
 
 
 def _batches(task: Task, pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
@@ -59,3 +66,15 @@ def _batches(task: Task, pair: Pair, batch: int) -> Iterator[tuple[float, Tensor
         some = slice(start, start + batch)
         share = len(targets[some]) / len(targets)
         yield share, task.cast(inputs[some]), task.cast(targets[some])
+
+
+def gradient(task: Task, x: Vector, clients: Clients, population: Floats, batch: int) -> Vector:
+    """Gradient at x of sum_i w_i F_i over all training data, without dropout."""
+    total = task.weight_decay * x
+    with _evaluating(task), torch.enable_grad():
+        for i in range(len(clients)):
+            for share, inputs, targets in _batches(task, clients[i], batch):
+                leaf = x.detach().requires_grad_()
+                loss = task.loss(task.forward(leaf, inputs), targets)
+                total = total + population[i] * share * torch.autograd.grad(loss, leaf)[0]
+    return total

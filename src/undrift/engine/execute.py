@@ -107,16 +107,10 @@ class Executor:
         finite = torch.ones(len(group.ids), dtype=torch.bool, device=group.device)
         for leaf in tree.leaves(uploads):
             if leaf.is_floating_point():
-                finite &= _finite_rows(leaf)
+                finite &= finite_rows(leaf)
         if not finite.all():
             bad = sorted(int(i) for i, fine in zip(group.ids, finite, strict=True) if not fine)
-            clients = f"client {bad[0]}" if len(bad) == 1 else f"clients {bad}"
-            raise DivergenceError(
-                f"Training needs finite updates, got NaN or Inf from {clients} in round "
-                f"{group.plan.t + 1}; lower lr or set clip. The last good state is kept.",
-                round=group.plan.t + 1,
-                clients=bad,
-            )
+            raise DivergenceError.of(bad, group.plan.t + 1, "updates")
 
 
 def _add(total: Any, weights: Tensor, uploads: Any) -> Any:
@@ -125,7 +119,8 @@ def _add(total: Any, weights: Tensor, uploads: Any) -> Any:
     return mean if total is None else tree.map(Tensor.add_, total, mean)
 
 
-def _finite_rows(leaf: Tensor) -> Tensor:
+def finite_rows(leaf: Tensor) -> Tensor:
+    """(clients,) whether every entry of a client's row is finite."""
     rows = leaf.reshape(len(leaf), -1)
     # One reduction as a rule: a sum is not finite where an entry is not, or where it overflows.
     finite = rows.sum(1).isfinite()

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from undrift import participation as laws
 from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
-from undrift.core import Federated, Peer, Vector
+from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
 from undrift.data.work import Work
-from undrift.engine import checkpoint as disk
-from undrift.engine.choose import choose, chunk_for, fitting_threads
-from undrift.engine.evaluate import evaluate
-from undrift.engine.execute import Executor, Mode, Tap
-from undrift.engine.local import Meter
+from undrift.engine import route as routes
+from undrift.engine.choose import (
+    STACKED_PEER_BYTES,
+    choose,
+    chunk_for,
+    trial_of_peers,
+    trial_with_server,
+)
+from undrift.engine.execute import Executor, Tap
+from undrift.engine.peer_run import PeerRun, require_equal_steps
+from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Planner
-from undrift.engine.probe import Facts, inspect
-from undrift.engine.round import play
-from undrift.errors import DivergenceError, UndriftError
+from undrift.engine.probe import inspect
+from undrift.engine.route import Route
+from undrift.engine.run import Course, FederatedRun, Run
 from undrift.objective import Loss, Task
-from undrift.record import Record, Totals
 from undrift.schedule import resolve, scheduled
-from undrift.vector import Layout, sha256
+from undrift.topology import Links
+from undrift.vector import Layout
 
 
 def simulate(
-    algorithm: Federated[Any, Any, Any, Any],
+    algorithm: Federated[Any, Any, Any, Any] | Peer[Any],
     model: nn.Module,
     clients: Clients,
     *,
@@ -41,12 +44,16 @@ def simulate(
     rounds: int,
     batch_size: int | None = None,
     participation: laws.AnyParticipation = 1.0,
-    weighting: laws.Weighting = "size",
+    weighting: laws.Weighting | None = None,
+    topology: Links | None = None,
+    allreduce: str | Route | None = None,
     seed: int = 0,
     weight_decay: float = 0.0,
     clip: float | None = None,
     evaluate_every: int = 1,
     evaluation_batch: int = 1000,
+    node_accuracy: bool = True,
+    gradient_norm: bool = False,
     mode: Literal["auto", "loop", "stacked"] = "auto",
     chunk_size: int | None = None,
     checkpoint: str | Path | None = None,
@@ -62,21 +69,22 @@ def simulate(
     batch_size: samples per step; None takes the whole local data, deterministically.
     participation: a fraction (float), a count (int), `Bernoulli(p)`, `WithReplacement(n)`, or
         explicit cohorts per round. 1.0 is everybody, 1 is one client.
-    weighting: "size" (w_i = n_i / n), "uniform", or one weight per client.
+    weighting: "size" (w_i = n_i / n, the default), "uniform", or one weight per client. Peers are
+        all alike: theirs is always "uniform".
+    topology: the links of gossip methods, e.g. `topology.ring(8)`; may vary from round to round.
+    allreduce: the route of all-reduce methods: "ring" (the default), "segmented-ring", "torus" or
+        "torus:2x4", "tree", "server".
     weight_decay, clip: on the data gradient, the clip (global L2 norm) first.
     evaluate_every: rounds between evaluations on the test set (the last is always evaluated);
         without a test set the training objective is reported.
+    node_accuracy, gradient_norm: for peers, whether to evaluate each node's own model as well, and
+        the gradient of the mean model on all training data.
     mode: "loop" runs one client at a time, "stacked" `chunk_size` of them under vmap; "auto"
         stacks small models. The results agree up to float rounding.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's upload, for diagnostics, in the order in which clients run.
     """
-    if isinstance(algorithm, Peer):
-        raise UndriftError(
-            f"simulate() runs methods with a server, got the peer method "
-            f"{type(algorithm).__name__}; this engine has no links between peers."
-        )
-    if not isinstance(algorithm, Federated):
+    if not isinstance(algorithm, Federated | Peer):
         raise ValueError(
             f"simulate needs an algorithm object such as FedAvg(lr=0.1), got {algorithm!r}."
         )
@@ -99,7 +107,13 @@ def simulate(
     work.check(len(clients))
     law = laws.parse(participation)
     law.check(len(clients), rounds)
-    population = laws.population_weights(weighting, clients.sizes)
+    if isinstance(algorithm, Peer):
+        weighting = _require_alike(algorithm, clients, law, weighting, tap)
+    else:
+        name = type(algorithm).__name__
+        require(topology is None, name, "no topology, it has a server", topology)
+        require(allreduce is None, name, "no allreduce, it has a server", allreduce)
+    population = laws.population_weights(weighting or "size", clients.sizes)
     if scheduled(algorithm):
         for t in range(rounds):
             resolve(algorithm, t)
@@ -109,184 +123,73 @@ def simulate(
         trained.train()
     layout = Layout.of(trained)
     algorithm.check(trained)
-    resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit the model's size
     facts = inspect(trained, loss, clients)
     task = Task(trained, layout, loss, weight_decay, clip, facts.randomness)
     planner = Planner(clients, population, law, work, batch_size, seed)
     planner.check(rounds)
     pool = (task.cast(clients.inputs), task.cast(clients.targets))
-    chosen, why = choose(mode, algorithm, facts, task, planner, pool)
+
+    def course(why: str) -> Course:
+        every = evaluate_every, evaluation_batch
+        return Course(model, facts, rounds, *every, why, checkpoint_every)
+
+    run: Run
+    if isinstance(algorithm, Peer):
+        links, route = _connections(algorithm, topology, allreduce, len(clients))
+        require_equal_steps(algorithm, planner.plan(0))
+        chosen, why = choose(
+            mode, facts, task, planner, trial_of_peers(algorithm, task, planner, pool)
+        )
+        chunk = chunk_size or chunk_for(facts, task, planner, STACKED_PEER_BYTES)
+        peers = PeerExecutor(task, planner, pool, chosen, chunk)
+        measured = {"node_accuracy": node_accuracy, "gradient_norm": gradient_norm}
+        run = PeerRun(algorithm, peers, course(why), links, route, **measured)
+        settings = {"topology": links.digest() if links else "None"}
+        run.keep_checkpoints(checkpoint, resume, **settings, allreduce=repr(route))
+        return run
+    resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit the model's size
+    chosen, why = choose(
+        mode, facts, task, planner, trial_with_server(algorithm, task, planner, pool)
+    )
     chunk = chunk_size or chunk_for(facts, task, planner)
     executor = Executor(task, planner, pool, chosen, chunk)
-    run = Run(algorithm, model, executor, facts, rounds, evaluate_every, evaluation_batch, tap, why)
-    run._keep_checkpoints(checkpoint, checkpoint_every, resume)
+    run = FederatedRun(algorithm, executor, course(why), tap)
+    run.keep_checkpoints(checkpoint, resume)
     return run
 
 
-class Run(Iterator[Record]):
-    """A run in progress: iterate for records; `state`, `model`, `totals` are always current."""
+def _require_alike(
+    algorithm: Peer[Any],
+    clients: Clients,
+    law: laws.Participation,
+    weighting: laws.Weighting | None,
+    tap: Tap | None,
+) -> laws.Weighting:
+    """Peers have no server to choose or weigh them, nor uploads to tap."""
+    name = type(algorithm).__name__
+    everybody = law in (laws.Fraction(1.0), laws.FixedSize(len(clients)))
+    require(everybody, name, "all peers in every round", law, "leave participation out")
+    there = clients.availability is None
+    require(there, name, "peers that are always there", clients.availability, "use dropped links")
+    alike = weighting is None or weighting == "uniform" or len(set(clients.sizes)) == 1
+    require(alike, name, "peers that all weigh the same", weighting, "use weighting='uniform'")
+    require(tap is None, name, "no tap, peers upload nothing", tap)
+    return "uniform"
 
-    def __init__(
-        self,
-        algorithm: Federated[Any, Any, Any, Any],
-        model: nn.Module,
-        executor: Executor,
-        facts: Facts,
-        rounds: int,
-        evaluate_every: int,
-        evaluation_batch: int,
-        tap: Tap | None,
-        why: str,
-    ) -> None:
-        self.algorithm = algorithm
-        self.rounds = rounds
-        self.round = 0  # rounds completed
-        self.totals = Totals()
-        self.record: Record | None = None  # of the last round completed
-        self.client_states: dict[int, Any] = {}  # only of clients that have taken part
-        self.mode: Mode = executor.mode
-        self.why = why  # this mode
-        self._model, self._executor, self._facts, self._tap = model, executor, facts, tap
-        self._evaluate_every, self._evaluation_batch = evaluate_every, evaluation_batch
-        self._x0 = executor.task.layout.gather(executor.task.model)
-        self.state: Any = resolve(algorithm, 0).init(self._x0.clone())
-        self._checkpoint: Path | None = None
 
-    @property
-    def x(self) -> Vector:
-        return self.state.x  # type: ignore[no-any-return]
-
-    @property
-    def model(self) -> nn.Module:
-        """A copy of the model given, with the current parameters."""
-        return self._executor.task.layout.bind(self._model, self.state.x.clone())
-
-    @property
-    def model_sha256(self) -> str:
-        return sha256(self.state.x)
-
-    def __iter__(self) -> Run:
-        return self
-
-    def __next__(self) -> Record:
-        if self.round >= self.rounds:
-            raise StopIteration
-        if self.round == 0 and self._checkpoint is not None:
-            self._save()
-        start = time.perf_counter()
-        meter = Meter()
-        plan = self._executor.planner.plan(self.round)
-        samples = self._executor.samples(len(plan.ids))
-        with torch.no_grad(), fitting_threads(samples * self._facts.activations):
-            state, client_states = play(
-                resolve(self.algorithm, self.round),
-                self._executor,
-                plan,
-                self.state,
-                self.client_states,
-                self._x0,
-                meter,
-                self._tap,
-            )
-        self._refuse_bad_model(state.x, self.round)
-        self.state = state
-        self.client_states.update(client_states)
-        self.round += 1
-        seconds = time.perf_counter() - start
-        record = self._record(meter, len(plan.ids), seconds)
-        self.totals.add(record)
-        self.record = record
-        due = self.round % self._checkpoint_every == 0 or self.round == self.rounds
-        if self._checkpoint is not None and due:
-            self._save()
-        return record
-
-    def _refuse_bad_model(self, x: Vector, t: int) -> None:
-        if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
-            raise UndriftError(
-                f"{type(self.algorithm).__name__}.update needs to return x as "
-                f"{tuple(self._x0.shape)} {self._x0.dtype}, got {tuple(x.shape)} {x.dtype}."
-            )
-        if not x.isfinite().all():
-            raise DivergenceError(
-                f"Training needs a finite model, got NaN or Inf from the server update of round "
-                f"{t + 1}; lower lr or server_lr. The last good state is kept.",
-                round=t + 1,
-                clients=[],
-            )
-
-    def _record(self, meter: Meter, size: int, seconds: float) -> Record:
-        loss = accuracy = None
-        if self.round % self._evaluate_every == 0 or self.round == self.rounds:
-            loss, accuracy = self.evaluate()
-        return Record(
-            self.round,
-            size,
-            loss,
-            accuracy,
-            meter.bytes_up,
-            meter.bytes_down,
-            meter.gradients,
-            meter.samples,
-            seconds,
-        )
-
-    def evaluate(self) -> tuple[float, float | None]:
-        """Loss and accuracy of the current model."""
-        task, planner = self._executor.task, self._executor.planner
-        # A loss that is not a mean over samples must see all of them at once.
-        batch = self._evaluation_batch if self._facts.separable else 2**62
-        with fitting_threads(self._evaluation_batch * self._facts.activations):
-            return evaluate(task, self.state.x, planner.clients, planner.population, batch)
-
-    def _keep_checkpoints(
-        self,
-        checkpoint: str | Path | None,
-        every: int,
-        resume: str | Path | None,
-    ) -> None:
-        self._checkpoint_every = every
-        if checkpoint is None and resume is None:
-            return
-        planner = self._executor.planner
-        self._experiment = disk.experiment(self.algorithm, self._executor.task, planner)
-        if resume is not None:
-            self._load(Path(resume))
-        if checkpoint is not None:
-            self._checkpoint = Path(checkpoint)
-            going_on = resume is not None and Path(resume).resolve() == self._checkpoint.resolve()
-            if not going_on and disk.holds_checkpoints(self._checkpoint):
-                raise ValueError(
-                    f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints "
-                    "of an earlier run; pass it as resume too, or choose another."
-                )
-
-    def _save(self) -> None:
-        if self._checkpoint is not None:
-            snapshot = disk.Snapshot(
-                self.round,
-                self._x0,
-                self.state,
-                self.client_states,
-                self.totals,
-                self.record,
-                self._experiment,
-            )
-            disk.write(self._checkpoint, snapshot)
-
-    def _load(self, folder: Path) -> None:
-        algorithm = resolve(self.algorithm, 0)
-
-        def templates(x0: Vector) -> tuple[Any, Any]:
-            server = algorithm.init(x0)
-            return server, algorithm.init_client(x0, algorithm.broadcast(server))
-
-        saved = disk.read(folder, self._experiment, templates, self._x0.device)
-        require(
-            saved.round <= self.rounds,
-            "resume",
-            f"rounds >= {saved.round}, those already done",
-            self.rounds,
-        )
-        self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
-        self.state, self.client_states, self.record = saved.server, saved.clients, saved.record
+def _connections(
+    algorithm: Peer[Any], topology: Links | None, allreduce: str | Route | None, workers: int
+) -> tuple[Links | None, Route | None]:
+    """Links and route, each refused where the method has no use for it."""
+    name = type(algorithm).__name__
+    if isinstance(algorithm, Gossip):
+        require(allreduce is None, name, "a topology, not an all-reduce", allreduce)
+        needed = "a topology such as undrift.topology.ring(8)"
+        require(isinstance(topology, Links), name, needed, topology)
+    if isinstance(algorithm, AllReduce):
+        require(topology is None, name, "a route of all-reduce, not a topology", topology)
+    if topology is not None:
+        fits = topology.size == workers
+        require(fits, "The topology", f"{workers} nodes, one for each client", topology.size)
+        topology.at(0)
+    return topology, routes.parse("ring" if allreduce is None else allreduce, workers)

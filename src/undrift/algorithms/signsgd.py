@@ -1,0 +1,52 @@
+"""SignSGD. Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault
+Tolerant", ICLR 2019.
+
+    u_m = lr g_m(x), or the worker's update of K local steps
+    x <- x - server_lr sign(sum_m sign(u_m))
+
+sign(0) = +1, and so is a tie among an even number of workers. `server_lr` is the step of every
+coordinate, lr unless given. With rule = Momentum(beta) this is Signum. Partial sums grow on the
+way: a message that stands for r workers takes ceil(log2(r + 1)) bits a coordinate, or an Elias
+`code`; the vote that comes back takes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from undrift.check import require_positive
+from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.merge import Code, SignSum
+from undrift.rule import SGD, Rule, local_update, require_rule
+
+
+class SignSGDNode(NamedTuple):
+    x: Vector
+    s: Any  # of the rule
+
+
+@dataclass(frozen=True)
+class SignSGD(AllReduce[SignSGDNode]):
+    """Each coordinate moves by server_lr, the way most workers' gradients point."""
+
+    lr: float
+    server_lr: float | None = None
+    rule: Rule = SGD()
+    code: Code = "fixed"
+
+    def __post_init__(self) -> None:
+        require_positive("SignSGD", lr=self.lr)
+        if self.server_lr is not None:
+            require_positive("SignSGD", server_lr=self.server_lr)
+        require_rule("SignSGD", self.rule)
+        SignSum(self.code)
+
+    def init(self, x0: Vector, f: Objective) -> SignSGDNode:
+        return SignSGDNode(x0, self.rule.init(x0))
+
+    def round(self, node: SignSGDNode, steps: Loop, comm: Comm) -> SignSGDNode:
+        u, s = local_update(node.x, node.s, self.lr, self.rule, steps)
+        vote = comm.reduce(u, SignSum(self.code, vote=True))
+        step = self.lr if self.server_lr is None else self.server_lr
+        return SignSGDNode(node.x - step * vote, s)

@@ -1,0 +1,141 @@
+"""One round of a method without a server: all nodes stacked, in groups, or one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from undrift import tree
+from undrift.core import Comm, Objective, Peer, Vector
+from undrift.engine.comm import Collective, Exchange, SimulatedComm
+from undrift.engine.execute import Mode, finite_rows
+from undrift.engine.local import Group, LocalLoop, Meter
+from undrift.engine.plan import Plan, Planner
+from undrift.engine.turns import take_turns
+from undrift.errors import DivergenceError, UndriftError
+from undrift.objective import Task
+
+Nodes = Any  # a tree of stacked leaves, (m, ...)
+
+
+@dataclass(frozen=True)
+class PeerExecutor:
+    """Runs nodes `chunk` at a time: all of them at once, groups taking turns, or single ones."""
+
+    task: Task
+    planner: Planner
+    pool: tuple[Tensor, Tensor]
+    mode: Mode
+    chunk: int
+
+    def samples(self, nodes: int) -> int:
+        """How many samples one operation works on."""
+        batch = self.planner.batch_size or int(self.planner.clients.sizes.max())
+        return batch * (min(self.chunk, nodes) if self.mode == "stacked" else 1)
+
+    def init(self, algorithm: Peer[Any], plan: Plan, x0: Vector, meter: Meter) -> Nodes:
+        """Every node at x0; `plan` has one step each, whose minibatch `init` sees."""
+
+        def one(node: Any, steps: LocalLoop) -> Any:
+            def step(carry: Any, f: Objective) -> Any:
+                return algorithm.init(x0.clone(), f)
+
+            return steps(step, ())
+
+        made = [self._run(one, (), group) for group in self._groups(plan, meter)]
+        return tree.map(lambda *leaves: torch.cat(leaves), *made)
+
+    def play(
+        self, algorithm: Peer[Any], plan: Plan, nodes: Nodes, exchange: Exchange, meter: Meter
+    ) -> Nodes:
+        """The nodes' next states; nothing given is changed."""
+        groups = self._groups(plan, meter)
+
+        def run(group: Group, held: Nodes, comm: Comm) -> Nodes:
+            return self._run(lambda node, steps: algorithm.round(node, steps, comm), held, group)
+
+        if len(groups) == 1:
+            comm = SimulatedComm(exchange, _alone)
+            new = run(groups[0], nodes, comm)
+        else:
+            new = self._in_turns(run, groups, nodes, exchange)
+        _refuse_non_finite(new, plan.t + 1)
+        return new
+
+    def _in_turns(
+        self,
+        run: Callable[[Group, Nodes, Comm], Nodes],
+        groups: list[Group],
+        nodes: Nodes,
+        exchange: Exchange,
+    ) -> Nodes:
+        bounds = np.cumsum([0, *(len(group.ids) for group in groups)]).tolist()
+        new = tree.map(torch.empty_like, nodes)
+
+        def function(i: int) -> Callable[[Any], Nodes]:
+            held = tree.map(lambda leaf: leaf[bounds[i] : bounds[i + 1]], nodes)
+
+            def turn(ask: Callable[[Any], list[Tensor]]) -> Nodes:
+                comm = SimulatedComm(exchange, lambda what, rows: ask((what, rows)))
+                return run(groups[i], held, comm)
+
+            return turn
+
+        def meet(asked: list[tuple[Collective, list[Tensor]]]) -> list[list[Tensor]]:
+            collective = asked[0][0]
+            _require_same(asked)
+            leaves = [list(rows) for rows in zip(*(rows for _, rows in asked), strict=True)]
+            asked.clear()
+            answers = collective(leaves)
+            return [list(rows) for rows in zip(*answers, strict=True)]
+
+        def finished(i: int, result: Nodes) -> None:
+            for row, leaf in zip(tree.leaves(result), tree.leaves(new), strict=True):
+                leaf[bounds[i] : bounds[i + 1]] = row
+
+        take_turns([function(i) for i in range(len(groups))], meet, finished)
+        return new
+
+    def _groups(self, plan: Plan, meter: Meter) -> list[Group]:
+        stacked = self.mode == "stacked"
+        return [
+            Group(self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked)
+            for positions in plan.groups(self.chunk if stacked else 1, by_work=False)
+        ]
+
+    def _run(self, one: Callable[[Any, LocalLoop], Any], held: Nodes, group: Group) -> Nodes:
+        rows = torch.arange(len(group.ids), device=group.device)[:, None]
+        if not group.stacked:
+            node = tree.map(lambda leaf: leaf[0], held)
+            return tree.map(lambda leaf: leaf[None], one(node, LocalLoop(group, rows[0])))
+        if not tree.leaves(held):  # at the start there is nothing to stack but the rows
+            return vmap(lambda row: one((), LocalLoop(group, row)))(rows)
+        return vmap(lambda node, row: one(node, LocalLoop(group, row)))(held, rows)
+
+
+def _require_same(asked: list[tuple[Collective, list[Tensor]]]) -> None:
+    """All nodes must ask for the same thing at the same time."""
+    kinds = {(what.__name__, *(leaf.shape[1:] for leaf in rows)) for what, rows in asked}
+    if len(kinds) > 1:
+        raise UndriftError(
+            f"Peers need to ask each other for the same thing at the same time, got {kinds}; "
+            "do not let a node's data decide what it asks."
+        )
+
+
+def _alone(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
+    """A group that is everybody asks nobody else."""
+    return [some for (some,) in collective([[leaf] for leaf in rows])]
+
+
+def _refuse_non_finite(nodes: Nodes, round: int) -> None:
+    floating = [leaf for leaf in tree.leaves(nodes) if leaf.is_floating_point()]
+    finite = torch.stack([finite_rows(leaf) for leaf in floating]).all(0)
+    if not finite.all():
+        raise DivergenceError.of((~finite).nonzero()[:, 0].tolist(), round, "models")

@@ -1,0 +1,232 @@
+"""A run in progress: an iterator of records whose state is always current."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from undrift.check import require
+from undrift.core import Federated, Vector
+from undrift.engine import checkpoint as disk
+from undrift.engine.choose import fitting_threads
+from undrift.engine.evaluate import Score, evaluate
+from undrift.engine.execute import Executor, Mode, Tap
+from undrift.engine.local import Meter
+from undrift.engine.peers import PeerExecutor
+from undrift.engine.plan import Plan
+from undrift.engine.probe import Facts
+from undrift.engine.round import play
+from undrift.errors import DivergenceError, UndriftError
+from undrift.record import Record, Totals
+from undrift.schedule import resolve
+from undrift.vector import sha256
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a run goes, whatever its method."""
+
+    model: nn.Module  # as given by the user
+    facts: Facts
+    rounds: int
+    evaluate_every: int
+    evaluation_batch: int
+    why: str  # this execution mode
+    checkpoint_every: int = 1
+
+
+class Run(Iterator[Record]):
+    """Iterate for records; `state`, `model`, `totals` are always current."""
+
+    record_type: ClassVar[type[Record]] = Record
+
+    def __init__(self, algorithm: Any, executor: Executor | PeerExecutor, course: Course) -> None:
+        self.algorithm = algorithm
+        self.rounds = course.rounds
+        self.round = 0  # rounds completed
+        self.totals = Totals()
+        self.record: Record | None = None  # of the last round completed
+        self.client_states: dict[int, Any] = {}  # with a server: of clients that have taken part
+        self.mode: Mode = executor.mode
+        self.why = course.why  # this mode
+        self._course, self._task, self._planner = course, executor.task, executor.planner
+        self._samples = executor.samples
+        self._x0 = self._task.layout.gather(self._task.model)
+        self._checkpoint: Path | None = None
+
+    state: Any  # its field x is the model, or for peers (m, D) one in each row
+
+    @abstractmethod
+    def _advance(self, plan: Plan, meter: Meter) -> None:
+        """Play a round from the state; a round that fails leaves it as it was."""
+
+    @abstractmethod
+    def _record(self, plan: Plan, meter: Meter, seconds: float) -> Record: ...
+
+    @abstractmethod
+    def _templates(self, x0: Vector) -> tuple[Any, Any]:
+        """States of the right structure for a checkpoint to fill."""
+
+    @property
+    def x(self) -> Vector:
+        return self.state.x  # type: ignore[no-any-return]
+
+    @property
+    def mean(self) -> Vector:
+        """The one model that stands for the run: the server's, or the mean of the peers'."""
+        return self.x
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the model given, with the current parameters."""
+        return self._task.layout.bind(self._course.model, self.mean.clone())
+
+    @property
+    def model_sha256(self) -> str:
+        return sha256(self.x)
+
+    def __iter__(self) -> Run:
+        return self
+
+    def __next__(self) -> Record:
+        if self.round >= self.rounds:
+            raise StopIteration
+        if self.round == 0 and self._checkpoint is not None:
+            self._save()
+        start = time.perf_counter()
+        meter = Meter()
+        plan = self._planner.plan(self.round)
+        samples = self._samples(len(plan.ids))
+        with torch.no_grad(), fitting_threads(samples * self._course.facts.activations):
+            self._advance(plan, meter)
+        self.round += 1
+        record = self._record(plan, meter, time.perf_counter() - start)
+        self.totals.add(record)
+        self.record = record
+        due = self.round % self._course.checkpoint_every == 0 or self.round == self.rounds
+        if self._checkpoint is not None and due:
+            self._save()
+        return record
+
+    @property
+    def _evaluating(self) -> bool:
+        return self.round % self._course.evaluate_every == 0 or self.round == self.rounds
+
+    def evaluate(self) -> Score:
+        """Loss and accuracy of the current model, for peers of their mean."""
+        return self._evaluate(self.mean)
+
+    def _evaluate(self, x: Vector) -> Score:
+        facts, batch = self._course.facts, self._course.evaluation_batch
+        with fitting_threads(batch * facts.activations):
+            # A loss that is not a mean over samples must see all of them at once.
+            sliced = batch if facts.separable else 2**62
+            planner = self._planner
+            return evaluate(self._task, x, planner.clients, planner.population, sliced)
+
+    def keep_checkpoints(
+        self, checkpoint: str | Path | None, resume: str | Path | None, **settings: str
+    ) -> None:
+        """Save to and go on from folders; `settings` must be the same when it goes on."""
+        if checkpoint is None and resume is None:
+            return
+        self._experiment = disk.experiment(self.algorithm, self._task, self._planner) | settings
+        if resume is not None:
+            self._load(Path(resume))
+        if checkpoint is not None:
+            self._checkpoint = Path(checkpoint)
+            going_on = resume is not None and Path(resume).resolve() == self._checkpoint.resolve()
+            if not going_on and disk.holds_checkpoints(self._checkpoint):
+                raise ValueError(
+                    f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints "
+                    "of an earlier run; pass it as resume too, or choose another."
+                )
+
+    def _save(self) -> None:
+        if self._checkpoint is not None:
+            snapshot = disk.Snapshot(
+                self.round,
+                self._x0,
+                self.state,
+                self.client_states,
+                self.totals,
+                self.record,
+                self._experiment,
+            )
+            disk.write(self._checkpoint, snapshot)
+
+    def _load(self, folder: Path) -> None:
+        device = self._x0.device
+        saved = disk.read(folder, self._experiment, self._templates, self.record_type, device)
+        require(
+            saved.round <= self.rounds,
+            "resume",
+            f"rounds >= {saved.round}, those already done",
+            self.rounds,
+        )
+        self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
+        self.state, self.client_states, self.record = saved.server, saved.clients, saved.record
+
+
+class FederatedRun(Run):
+    """A run of a method with a server."""
+
+    def __init__(
+        self,
+        algorithm: Federated[Any, Any, Any, Any],
+        executor: Executor,
+        course: Course,
+        tap: Tap | None,
+    ) -> None:
+        super().__init__(algorithm, executor, course)
+        self._executor, self._tap = executor, tap
+        self.state = resolve(algorithm, 0).init(self._x0.clone())
+
+    def _advance(self, plan: Plan, meter: Meter) -> None:
+        now = resolve(self.algorithm, self.round)
+        state, client_states = play(
+            now, self._executor, plan, self.state, self.client_states, self._x0, meter, self._tap
+        )
+        self._refuse_bad_model(state.x)
+        self.state = state
+        self.client_states.update(client_states)
+
+    def _refuse_bad_model(self, x: Vector) -> None:
+        if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
+            raise UndriftError(
+                f"{type(self.algorithm).__name__}.update needs to return x as "
+                f"{tuple(self._x0.shape)} {self._x0.dtype}, got {tuple(x.shape)} {x.dtype}."
+            )
+        if not x.isfinite().all():
+            raise DivergenceError(
+                f"Training needs a finite model, got NaN or Inf from the server update of round "
+                f"{self.round + 1}; lower lr or server_lr. The last good state is kept.",
+                round=self.round + 1,
+                clients=[],
+            )
+
+    def _record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
+        loss, accuracy = self.evaluate() if self._evaluating else (None, None)
+        return Record(
+            self.round,
+            len(plan.ids),
+            loss,
+            accuracy,
+            meter.bytes_up,
+            meter.bytes_down,
+            meter.gradients,
+            meter.samples,
+            seconds,
+        )
+
+    def _templates(self, x0: Vector) -> tuple[Any, Any]:
+        algorithm = resolve(self.algorithm, 0)
+        server = algorithm.init(x0)
+        return server, algorithm.init_client(x0, algorithm.broadcast(server))

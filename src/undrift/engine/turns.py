@@ -1,0 +1,107 @@
+"""Functions that take turns and meet: how peers run one at a time and still talk.
+
+A node's round is plain code that calls `comm.mix` in its middle. To run the nodes one after the
+other, each has a thread; one runs at a time, until it asks for a collective or ends. When all have
+asked, the collective is carried out and their turns begin again. So memory holds the activations of
+one node, and the order of execution is always the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from undrift.errors import UndriftError
+
+A = TypeVar("A")  # what is asked
+R = TypeVar("R")  # what a function returns
+
+
+class _Stop(BaseException):
+    """Unwinds a thread whose result nobody wants any more."""
+
+
+class _Turn(threading.Thread, Generic[A, R]):
+    """One function, run piece by piece on a thread of its own."""
+
+    def __init__(self, function: Callable[[Callable[[A], Any]], R]) -> None:
+        super().__init__(daemon=True)
+        self._function = function
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._answer: Any = None
+        self._stop = False
+        self.asked: list[A] = []  # one thing while it waits for the answer, else nothing
+        self.error: BaseException | None = None
+        self.result: R
+        self.done = False
+
+    def resume(self, answer: Any = None) -> None:
+        """Run on until it asks again or ends."""
+        self._answer = answer
+        if self.ident is None:
+            self.start()
+        self._go.release()
+        self._back.acquire()
+
+    def stop(self) -> None:
+        if self.ident is not None and not self.done:
+            self._stop = True
+            self._go.release()
+            self.join()
+
+    def _ask(self, what: A) -> Any:
+        self.asked = [what]
+        self._back.release()
+        self._go.acquire()
+        if self._stop:
+            raise _Stop
+        self.asked = []
+        return self._answer
+
+    def run(self) -> None:
+        self._go.acquire()
+        try:
+            with torch.no_grad():  # torch keeps this per thread
+                self.result = self._function(self._ask)
+        except BaseException as error:
+            self.error = error
+        self.done = True
+        self._back.release()
+
+
+def take_turns(
+    functions: Sequence[Callable[[Callable[[A], Any]], R]],
+    meet: Callable[[list[A]], Sequence[Any]],
+    finished: Callable[[int, R], None],
+) -> None:
+    """Run all functions, each given `ask`; `meet` answers them when all have asked.
+
+    `finished(i, result)` is called as soon as function i ends. The first error ends all.
+    """
+    turns = [_Turn(function) for function in functions]
+    answers: Sequence[Any] = [None] * len(turns)
+    try:
+        while True:
+            for i, (turn, answer) in enumerate(zip(turns, answers, strict=True)):
+                turn.resume(answer)
+                if turn.error is not None:
+                    raise turn.error
+                if turn.done:
+                    finished(i, turn.result)
+                    del turn.result
+            asked = [turn.asked[0] for turn in turns if not turn.done]
+            if not asked:
+                return
+            if len(asked) < len(turns):
+                raise UndriftError(
+                    "Peers need to communicate equally often in a round, got some that ended "
+                    "while others still ask; give every client the same number of steps."
+                )
+            del answers, answer  # the nodes hold what they need of them
+            answers = meet(asked)
+    finally:
+        for turn in turns:
+            turn.stop()
