@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= auto
+CODE := src tests examples benchmarks
 ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
 
-.PHONY: demo test lint test-fast test-long format clean
+.PHONY: demo test lint test-fast test-long bench format clean
 
 demo: $(READY)  ## compare all methods on the embedded digits: a table, curves and records
 	$(BIN)/undrift compare $(ALL) --lr 0.03,0.1,0.3 --seeds 2 --rounds 20 --clients 20 \
@@ -16,8 +17,8 @@ demo: $(READY)  ## compare all methods on the embedded digits: a table, curves a
 test: lint test-fast  ## everything that must hold
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 
 test-fast: $(READY)
@@ -26,9 +27,12 @@ test-fast: $(READY)
 test-long: $(READY)  ## the statistical and exhaustive checks, minutes
 	$(BIN)/pytest -n $(WORKERS) -m long
 
+bench: $(READY)  ## throughput of the one-bit operations on this machine
+	$(BIN)/python benchmarks/onebit.py
+
 format: $(READY)
-	$(BIN)/ruff format src tests examples
-	$(BIN)/ruff check --fix src tests examples
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

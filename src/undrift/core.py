@@ -198,6 +198,11 @@ class Peer(ABC, Generic[N]):
         """Whether it communicates at every local step, not once a round."""
         return False
 
+    @property
+    def meetings(self) -> int:
+        """In how many of a round's first steps nodes meet; no K_i may end before, unless all do."""
+        return 1
+
     def check(self, model: nn.Module) -> None:
         """Refuse a model that lacks what the method asks of it, before any work."""
 

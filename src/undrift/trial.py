@@ -72,14 +72,14 @@ class Setting:
     def check(self, classes: Sequence[type]) -> None:
         """Refuse an option that concerns none of the methods."""
         families = {
-            "--topology": (self.topology, Gossip, "gossip method such as netfleet"),
-            "--allreduce": (self.allreduce, AllReduce, "all-reduce method such as marsit"),
-            "--participation": (self.participation, Federated, "method with a server"),
+            "--topology": (self.topology, Gossip, "a gossip method such as netfleet"),
+            "--allreduce": (self.allreduce, AllReduce, "an all-reduce method such as marsit"),
+            "--participation": (self.participation, Federated, "a method with a server"),
         }
         for option, (given, family, kind) in families.items():
             if given is not None and not any(issubclass(cls, family) for cls in classes):
                 names = ", ".join(cls.__name__ for cls in classes)
-                raise ValueError(f"{option} needs a {kind}, got {names}; leave it out.")
+                raise ValueError(f"{option} needs {kind}, got {names}; leave it out.")
 
     def _shards(self) -> int:
         """Shards a client gets, of `--partition shards:2`."""

@@ -37,6 +37,10 @@ class LDSGD(Gossip[LDSGDNode]):
         whole = is_whole(self.gossip) and self.gossip >= 1
         require(whole, "LDSGD", "gossip >= 1, a whole number", self.gossip)
 
+    @property
+    def meetings(self) -> int:
+        return self.gossip if self.form == "cta" else 1
+
     def init(self, x0: Vector, f: Objective) -> LDSGDNode:
         return LDSGDNode(x0)
 

@@ -28,7 +28,7 @@ from undrift.topology import complete
 
 STACKED_PARAMETERS = 200_000  # above this a step is bound by arithmetic, not by overhead
 STACKED_BYTES = 2**29  # vectors and activations of one chunk
-STACKED_PEER_BYTES = 2**28  # likewise; the states of all peers are in memory besides
+STACKED_PEER_BYTES = 2**27  # likewise; the states of all peers are in memory besides
 SHARED_NUMBERS = 200_000  # activations of a step that are worth a second thread
 
 

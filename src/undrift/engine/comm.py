@@ -84,7 +84,7 @@ class Exchange:
         senders, receivers = np.nonzero(self.topology.W - np.diag(np.diag(self.topology.W)))
         self.traffic.links[senders, receivers] += nbytes
         self.traffic.coordinates += numbers * len(senders)
-        self.traffic.hops += 1
+        self.traffic.hops += bool(len(senders))
         return [mixed(self.topology, rows) for rows in leaves]
 
     def reduce(self, rows: Rows, how: Merge) -> Vector:
@@ -203,7 +203,7 @@ def mixed(topology: Topology, rows: Rows) -> Rows:
     return [some.view(old.shape) for some, old in zip(made, rows, strict=True)]
 
 
-SPARSE = 0.1  # below this share of non-zero entries a sparse product is quicker
+SPARSE = 0.07  # below this share of non-zero entries a sparse product is quicker
 
 
 @lru_cache(maxsize=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from undrift import tree
-from undrift.core import Cohort, Peer, Vector
+from undrift.core import AllReduce, Cohort, Peer, Vector
+from undrift.engine.choose import fitting_threads
 from undrift.engine.comm import Exchange, Traffic
 from undrift.engine.evaluate import gradient
 from undrift.engine.local import Meter
@@ -65,7 +67,8 @@ class PeerRun(Run):
         cohort = Cohort(-1, self.size, self.size, 1.0)
         one = np.ones(self.size, dtype=np.int64)
         plan = Plan(-1, everybody, np.full(self.size, 1 / self.size), one, cohort)
-        with torch.no_grad():
+        samples = self._executor.samples(self.size)
+        with torch.no_grad(), fitting_threads(samples * self._course.facts.activations):
             return self._executor.init(resolve(self.algorithm, 0), plan, self._x0, self._started)
 
     @property
@@ -128,6 +131,11 @@ class PeerRun(Run):
         batch = self._course.evaluation_batch if self._course.facts.separable else 2**62
         return gradient(self._task, x, self._planner.clients, self._planner.population, batch)
 
+    def _load(self, folder: Path) -> None:
+        super()._load(folder)
+        if self.round == 0:  # begin again, so that the start is paid for once
+            self._state = None
+
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
         node = resolve(self.algorithm, 0).init(x0, _Flat(x0))
         return tree.map(lambda leaf: leaf[None], node), ()
@@ -135,12 +143,9 @@ class PeerRun(Run):
 
 def require_equal_steps(algorithm: Peer[Any], plan: Plan) -> None:
     """Refuse unequal K_i where nodes would wait for each other inside a round."""
-    from undrift.core import AllReduce
-
-    if not (algorithm.every_step or isinstance(algorithm, AllReduce)):
-        return
     low, high = int(plan.counts.min()), int(plan.counts.max())
-    if low != high:
+    always = algorithm.every_step or isinstance(algorithm, AllReduce)
+    if low != high and (always or low < algorithm.meetings):
         few, many = plan.ids[plan.counts.argmin()], plan.ids[plan.counts.argmax()]
         raise ValueError(
             f"{type(algorithm).__name__} needs the same number of local steps on every client, "

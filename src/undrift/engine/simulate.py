@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from torch import nn
 
 from undrift import participation as laws
@@ -171,7 +172,8 @@ def _require_alike(
     require(everybody, name, "all peers in every round", law, "leave participation out")
     there = clients.availability is None
     require(there, name, "peers that are always there", clients.availability, "use dropped links")
-    alike = weighting is None or weighting == "uniform" or len(set(clients.sizes)) == 1
+    weights = laws.population_weights("uniform" if weighting is None else weighting, clients.sizes)
+    alike = bool(np.allclose(weights, 1 / len(clients), rtol=1e-9, atol=0))
     require(alike, name, "peers that all weigh the same", weighting, "use weighting='uniform'")
     require(tap is None, name, "no tap, peers upload nothing", tap)
     return "uniform"

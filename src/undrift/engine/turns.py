@@ -32,7 +32,7 @@ class _Turn(threading.Thread, Generic[A, R]):
         self._function = function
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._answer: Any = None
-        self._stop = False
+        self._stopping = False
         self.asked: list[A] = []  # one thing while it waits for the answer, else nothing
         self.error: BaseException | None = None
         self.result: R
@@ -47,19 +47,22 @@ class _Turn(threading.Thread, Generic[A, R]):
         self._back.acquire()
 
     def stop(self) -> None:
-        if self.ident is not None and not self.done:
-            self._stop = True
+        if self.ident is None:
+            return
+        if not self.done:
+            self._stopping = True
             self._go.release()
-            self.join()
+        self.join()
 
     def _ask(self, what: A) -> Any:
         self.asked = [what]
         self._back.release()
         self._go.acquire()
-        if self._stop:
+        if self._stopping:
             raise _Stop
         self.asked = []
-        return self._answer
+        answer, self._answer = self._answer, None
+        return answer
 
     def run(self) -> None:
         self._go.acquire()
@@ -82,11 +85,13 @@ def take_turns(
     `finished(i, result)` is called as soon as function i ends. The first error ends all.
     """
     turns = [_Turn(function) for function in functions]
-    answers: Sequence[Any] = [None] * len(turns)
+    answers: list[Any] = [None] * len(turns)
     try:
         while True:
-            for i, (turn, answer) in enumerate(zip(turns, answers, strict=True)):
+            for i, turn in enumerate(turns):
+                answer, answers[i] = answers[i], None  # big ones are freed as they are used up
                 turn.resume(answer)
+                del answer
                 if turn.error is not None:
                     raise turn.error
                 if turn.done:
@@ -100,8 +105,7 @@ def take_turns(
                     "Peers need to communicate equally often in a round, got some that ended "
                     "while others still ask; give every client the same number of steps."
                 )
-            del answers, answer  # the nodes hold what they need of them
-            answers = meet(asked)
+            answers = list(meet(asked))
     finally:
         for turn in turns:
             turn.stop()
