@@ -265,7 +265,11 @@ def list_methods() -> None:
         cost = f"{e.traffic:.3g}", f"{e.gradients:.3g}"
         shown.add_row(e.name, e.family, e.paper, *cost, e.client_state, e.server_state)
     console.print(shown)
-    console.print("Hyper-parameters: undrift run NAME --help", style="dim")
+    console.print(
+        "Traffic of peers: one exchange on a ring of four.\n"
+        "Hyper-parameters: undrift run NAME --help",
+        style="dim",
+    )
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ one node, and the order of execution is always the same.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -75,6 +76,26 @@ class _Turn(threading.Thread, Generic[A, R]):
         self._back.release()
 
 
+def _libc() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # not glibc
+        return None
+
+
+_MALLOC_TRIM = _libc()
+
+
+def _give_back() -> None:
+    """Return freed memory to the system.
+
+    glibc keeps a heap for each thread, so what one node's activations have freed would not serve
+    the next node's, and memory would grow with the number of threads.
+    """
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
+
+
 def take_turns(
     functions: Sequence[Callable[[Callable[[A], Any]], R]],
     meet: Callable[[list[A]], Sequence[Any]],
@@ -92,6 +113,7 @@ def take_turns(
                 answer, answers[i] = answers[i], None  # big ones are freed as they are used up
                 turn.resume(answer)
                 del answer
+                _give_back()
                 if turn.error is not None:
                     raise turn.error
                 if turn.done:
