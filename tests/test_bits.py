@@ -143,6 +143,23 @@ def test_a_wrong_size_is_told(size: int) -> None:
 # --- Bernoulli bits
 
 
+@pytest.fixture
+def by_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Word by word, as for long vectors, also where lane by lane would be quicker."""
+    monkeypatch.setattr("undrift.bits._SMALL", -1)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (1, 2), (5, 2), (63, 1)])
+def test_short_draws_have_the_same_law(a: int, b: int) -> None:
+    """5 sigma on 800 000 lanes drawn a hundred at a time, and between neighbours."""
+    generator, p = rng(a, b), a / (a + b)
+    drawn = np.stack([lanes(bernoulli(a, b, 1000, generator)) for _ in range(100)]).astype(float)
+    assert abs(drawn.mean() - p) < 5 * (p * (1 - p) / drawn.size) ** 0.5
+    centred = drawn - p
+    between = (centred[:, 1:] * centred[:, :-1]).mean()
+    assert abs(between) < 5 * p * (1 - p) / drawn.size**0.5
+
+
 def test_certain_bits_draw_nothing() -> None:
     generator, before = rng(), rng().bit_generator.state
     assert bernoulli(0, 3, 9, generator).tolist() == [0] * 9
@@ -190,6 +207,7 @@ def one_word(a: int, b: int, words: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("q", [2, 3, 7, 32, 63, 64, 65, 10**30], ids=str)
+@pytest.mark.usefixtures("by_words")
 def test_every_fraction_of_six_digits(q: int) -> None:
     # Lane i draws U = i / 64 exactly: its six digits, then zeros.
     digits = [sum((i >> (5 - d) & 1) << i for i in range(64)) for d in range(6)]
@@ -199,6 +217,7 @@ def test_every_fraction_of_six_digits(q: int) -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1), (5, 2), (1, 10**40), (10**40, 7)], ids=str)
+@pytest.mark.usefixtures("by_words")
 def test_the_expansion_is_followed_to_any_depth(a: int, b: int) -> None:
     # Lane i draws the digits of a / (a + b) but for one, the 5 i-th; that one decides.
     p = [(a << d) // (a + b) & 1 for d in range(1, 5 * 64 + 1)]
@@ -206,6 +225,7 @@ def test_the_expansion_is_followed_to_any_depth(a: int, b: int) -> None:
     assert one_word(a, b, words) == [p[5 * i] for i in range(64)]
 
 
+@pytest.mark.usefixtures("by_words")
 def test_a_dyadic_probability_ends_with_its_digits() -> None:
     generator: Any = Given([2**64 - 1, 0, 2**64 - 1])
     assert lanes(bernoulli(5, 3, 8, generator)).tolist() == [0] * 64  # U = 0.101 is not below it
@@ -238,6 +258,7 @@ def replayed(a: int, b: int, words: int, generator: np.random.Generator) -> list
 
 @pytest.mark.parametrize(("a", "b"), [*ODDS, (511, 1), (1, 1000)])
 @pytest.mark.parametrize("words", [1, 2, 40])
+@pytest.mark.usefixtures("by_words")
 def test_the_same_words_lane_by_lane(a: int, b: int, words: int) -> None:
     generator = rng(words)
     expected = np.array(replayed(a, b, words, generator), np.uint64).view(np.uint8)

@@ -8,6 +8,7 @@ never held for a whole vector and stays in cache.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from undrift.check import is_whole, require, require_nonnegative
 
 _BLOCK = 2**18  # coordinates, a multiple of 8 so that blocks are whole bytes
 _WORDS = 2**15  # 64-bit words of random bits at a time
+_SMALL = 1024  # bytes of random bits that are quicker to draw lane by lane
 _FULL = 6  # digits after which most words have all their 64 lanes decided
 
 # Floats that NumPy lacks (bfloat16) are looked up as integers of their size.
@@ -39,9 +41,15 @@ def pack_signs(v: Tensor) -> Tensor:
 
 def unpack_signs(bits: Tensor, size: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     """(size,) of +scale where the bit is 1 and -scale where it is 0."""
+    return torch.from_numpy(_look_up(bits, size, _signs_of_byte(dtype, scale))).view(dtype)
+
+
+@lru_cache(maxsize=32)
+def _signs_of_byte(dtype: torch.dtype, scale: float) -> NDArray[Any]:
+    """(256, 8) what each byte unpacks to, as integers of the dtype's size."""
     signs = torch.from_numpy(_BITS_OF_BYTE.astype(np.float64) * 2 - 1)
-    table = (signs * scale).to(dtype).view(_SAME_SIZE[dtype.itemsize]).numpy()
-    return torch.from_numpy(_look_up(bits, size, table)).view(dtype)
+    table: NDArray[Any] = (signs * scale).to(dtype).view(_SAME_SIZE[dtype.itemsize]).numpy()
+    return table
 
 
 def bernoulli(a: int, b: int, nbytes: int, rng: np.random.Generator) -> Tensor:
@@ -59,6 +67,9 @@ def bernoulli(a: int, b: int, nbytes: int, rng: np.random.Generator) -> Tensor:
     words = np.zeros(-(-nbytes // 8), np.uint64)
     if b == 0:
         words = ~words  # one has no binary fraction in [0, 1)
+    elif a > 0 and nbytes <= _SMALL:  # as exact, and with fewer calls
+        lanes = rng.integers(0, int(a) + int(b), 8 * nbytes) < a
+        return torch.from_numpy(np.packbits(lanes, bitorder="little"))
     else:
         for start in range(0, words.size, _WORDS):
             _less(words[start : start + _WORDS], int(a), int(a) + int(b), rng)

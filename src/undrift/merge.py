@@ -131,7 +131,7 @@ class Cascade(Merge):
         return v
 
     def send(self, share: Vector, count: int, rng: Generator) -> Tensor:
-        norm = torch.linalg.vector_norm(share)
+        norm = _norm(share)
         if not norm.isfinite():  # the sums have blown up: let every worker see it
             return torch.cat([_bytes_of(norm.view(1)), torch.zeros(-(-len(share) // 8)).byte()])
         signs = bits.pack_stochastic_signs(share, float(norm), rng)
@@ -169,6 +169,14 @@ class OneBit(Merge):
 
     def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
         return bits.unpack_signs(data, len(like), like.dtype)
+
+
+def _norm(v: Vector) -> Tensor:
+    """The Euclidean norm also where squares would vanish or overflow."""
+    largest = v.abs().max()
+    if largest == 0 or not largest.isfinite():
+        return largest
+    return largest * torch.linalg.vector_norm(v / largest)
 
 
 def _bytes_of(v: Vector) -> Tensor:

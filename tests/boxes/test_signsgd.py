@@ -28,7 +28,7 @@ def box(A, b, K, rounds, *, lr, server_lr=None, beta=0.0):
 
 
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
-@pytest.mark.parametrize("code", ["fixed", "gamma", "delta", "omega"])
+@pytest.mark.parametrize("code", ["fixed", "omega"])
 @options(
     {"K": 1}, {"K": 1, "server_lr": 0.02}, {"K": 3}, {"K": 1, "beta": 0.8}, {"K": 2, "beta": 0.8}
 )

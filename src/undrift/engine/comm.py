@@ -155,6 +155,11 @@ def all_reduce(
     def close(worker: int, piece: Piece) -> tuple[Tensor, int]:
         if piece not in done[worker]:
             held, count = share(worker, piece)
+            if count != workers:
+                raise UndriftError(
+                    f"A route needs to merge all {workers} workers before it copies, got {count} "
+                    f"in {piece} of {route}."
+                )
             done[worker][piece] = how.close(held, count, rng("close", worker, piece.start))
         return done[worker][piece], workers
 
@@ -173,6 +178,13 @@ def all_reduce(
         traffic.hops += 1
     if not done[0]:  # a worker alone has no hops
         close(0, Piece(0, len(whole)))
+    for worker, held in enumerate(done[:workers]):
+        covered = sum(piece.stop - piece.start for piece in held)
+        if covered != len(whole):
+            raise UndriftError(
+                f"A route needs to bring all {len(whole)} coordinates to every worker, got "
+                f"{covered} for worker {worker} of {route}."
+            )
     result = torch.empty_like(whole)
     for piece, data in done[0].items():
         result[slice(*piece)] = how.finish(data, workers, whole[slice(*piece)])

@@ -114,7 +114,7 @@ def simulate(
         name = type(algorithm).__name__
         require(topology is None, name, "no topology, it has a server", topology)
         require(allreduce is None, name, "no allreduce, it has a server", allreduce)
-    population = laws.population_weights(weighting or "size", clients.sizes)
+    population = laws.population_weights("size" if weighting is None else weighting, clients.sizes)
     if scheduled(algorithm):
         for t in range(rounds):
             resolve(algorithm, t)
