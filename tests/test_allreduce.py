@@ -360,8 +360,10 @@ def test_mean_and_largest(route, workers):
         assert torch.equal(rows, kept), "the vectors were changed"
 
 
-@everywhere
-@pytest.mark.parametrize("code", CODES)
+CODED = [(*case, "fixed") for case in ROUTES] + [(*case, c) for case in FEW for c in CODES[1:]]
+
+
+@pytest.mark.parametrize(("route", "workers", "code"), CODED, ids=name_of)
 def test_sums_of_signs_are_exact(route, workers, code):
     for size in SIZES if code == "fixed" else [workers + 2]:
         rows = vectors(workers, size)

@@ -319,6 +319,16 @@ def test_gradients_of_zero_and_nearly_zero_are_harmless(algorithm, size):
 # Marsit
 
 
+@pytest.mark.parametrize("norm", ["none", "max"])
+@pytest.mark.parametrize("mode", ["loop", "stacked"])
+def test_ssdm_survives_gradients_whose_squares_are_subnormal(norm, mode):
+    """float32 norms lose digits there, and a share of the norm may exceed one."""
+    for power in range(40):
+        rows = 10 ** (-24 + power / 13) * torch.tensor([[1.0, 0.1, -0.3]] * 2)
+        run = finished(constant(ud.SSDM(lr=1.0, beta=0.0, norm=norm), rows, rounds=1, mode=mode))
+        assert run.x.isfinite().all()
+
+
 def local_updates(rule: ud.rule.Rule, x: Tensor, state: list[Any], lr: float, steps: int) -> Tensor:
     """(M, D) what each worker's local steps add up to."""
     updates = []

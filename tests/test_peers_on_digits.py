@@ -32,7 +32,7 @@ def test_netfleet_is_ahead_at_equal_communication_rounds() -> None:
 
 @pytest.mark.parametrize("workers", [2, 8])
 def test_cascading_collapses_and_marsit_follows_full_precision(workers: int) -> None:
-    ground = setting(clients=workers, partition="iid", model="logistic", batch_size=40, rounds=200)
+    ground = setting(clients=workers, partition="iid", model="logistic", batch_size=40, rounds=120)
     exact, sent = final(ground, ud.PSGD(lr=0.1))
     one_bit, bits_sent = final(ground, ud.Marsit(lr=0.1))
     cascaded = min(

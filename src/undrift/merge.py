@@ -131,7 +131,7 @@ class Cascade(Merge):
         return v
 
     def send(self, share: Vector, count: int, rng: Generator) -> Tensor:
-        norm = _norm(share)
+        norm = euclidean(share)
         if not norm.isfinite():  # the sums have blown up: let every worker see it
             return torch.cat([_bytes_of(norm.view(1)), torch.zeros(-(-len(share) // 8)).byte()])
         signs = bits.pack_stochastic_signs(share, float(norm), rng)
@@ -171,12 +171,12 @@ class OneBit(Merge):
         return bits.unpack_signs(data, len(like), like.dtype)
 
 
-def _norm(v: Vector) -> Tensor:
-    """The Euclidean norm also where squares would vanish or overflow."""
+def euclidean(v: Vector) -> Tensor:
+    """The norm of v, also where squares would vanish or overflow."""
     largest = v.abs().max()
-    if largest == 0 or not largest.isfinite():
-        return largest
-    return largest * torch.linalg.vector_norm(v / largest)
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+    norm: Tensor = scale * torch.linalg.vector_norm(v / scale)
+    return norm
 
 
 def _bytes_of(v: Vector) -> Tensor:

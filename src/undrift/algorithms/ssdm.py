@@ -20,7 +20,7 @@ import torch
 
 from undrift.check import require, require_choice, require_positive
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Code, Largest, SignSum
+from undrift.merge import Code, Largest, SignSum, euclidean
 from undrift.rule import SGD, local_update
 
 
@@ -50,9 +50,9 @@ class SSDM(AllReduce[SSDMNode]):
     def round(self, node: SSDMNode, steps: Loop, comm: Comm) -> SSDMNode:
         u, _ = local_update(node.x, (), self.lr, SGD(), steps)
         m = self.beta * node.m + (1 - self.beta) * u / self.lr
-        n = torch.linalg.vector_norm(m).view(1)
+        n = euclidean(m).view(1)
         if self.norm == "max":
             n = comm.reduce(n, Largest())
-        v = torch.where(n > 0, m / n, torch.zeros_like(m))
+        v = torch.where(n > 0, (m / n).clamp(-1, 1), torch.zeros_like(m))  # but for rounding
         s = comm.reduce(v, SignSum(self.code, stochastic=True))
         return SSDMNode(node.x - self.lr * (n * s if self.norm == "max" else s), m)

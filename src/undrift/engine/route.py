@@ -186,7 +186,8 @@ ROUTES = ("ring", "segmented-ring", "torus", "tree", "server")
 def parse(route: str | Route, workers: int) -> Route:
     """A route by name: `ring`, `segmented-ring:65536`, `torus` (most square), `torus:2x4`, ..."""
     if not isinstance(route, str):
-        require(isinstance(route, Route), "allreduce", f"one of {', '.join(ROUTES)}", route)
+        made = isinstance(route, Route) and not isinstance(route, type)
+        require(made, "allreduce", f"one of {', '.join(ROUTES)} or a Route", route)
         route.check(workers)
         return route
     name, colon, rest = route.strip().lower().partition(":")
@@ -194,15 +195,14 @@ def parse(route: str | Route, workers: int) -> Route:
     numbers = rest.split("x") if colon else []
     wanted = {"segmented-ring": 1, "torus": 2}.get(name, 0)
     form = {1: "a segment, such as segmented-ring:65536", 2: "sides, such as torus:2x4"}
-    fits = not colon or (len(numbers) == wanted > 0 and all(text.isdigit() for text in numbers))
+    fits = not colon or (len(numbers) == wanted > 0 and all(text.isdecimal() for text in numbers))
     require(fits, "allreduce", form.get(wanted, f"{name} without a number"), route)
-    made: Route
     if name == "torus":
-        made = Torus(*(map(int, numbers) if numbers else near_square(workers)))
+        route = Torus(*(map(int, numbers) if numbers else near_square(workers)))
     elif name == "segmented-ring":
-        made = SegmentedRing(*map(int, numbers))
+        route = SegmentedRing(*map(int, numbers))
     else:
         plain: dict[str, type[Ring | Tree | Server]] = {"ring": Ring, "tree": Tree}
-        made = plain.get(name, Server)()
-    made.check(workers)
-    return made
+        route = plain.get(name, Server)()
+    route.check(workers)
+    return route
