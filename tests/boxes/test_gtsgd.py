@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.boxes.test_dsgd import everywhere
+from tests.boxes.gossip import everywhere
 from undrift import GTSGD
 
 

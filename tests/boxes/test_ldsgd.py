@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.boxes.test_dsgd import GossipCase, everywhere, hardest
+from tests.boxes.gossip import GossipCase, everywhere, hardest
 from undrift import LDSGD
 
 

@@ -97,7 +97,9 @@ class PeerRun(Run):
         loss = accuracy = node_accuracy = norm = None
         mean = self.mean
         models = _distinct(self.x)
-        consensus = float((models - mean).square().sum(1).mean()) if len(models) > 1 else 0.0
+        # Row by row: a copy of all models could be as large as the memory.
+        apart = [float((x - mean).square().sum()) for x in models] if len(models) > 1 else [0.0]
+        consensus = sum(apart) / len(apart)
         if self._evaluating:
             loss, accuracy = self._evaluate(mean)
             if self._node_accuracy and accuracy is not None:
@@ -155,7 +157,7 @@ def require_equal_steps(algorithm: Peer[Any], plan: Plan) -> None:
 
 def _distinct(models: Tensor) -> Tensor:
     """One model when all are the same, as after an all-reduce."""
-    return models[:1] if bool((models == models[:1]).all()) else models
+    return models[:1] if all(torch.equal(x, models[0]) for x in models[1:]) else models
 
 
 class _Flat:
