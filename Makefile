@@ -9,7 +9,7 @@ ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
 
 .PHONY: demo test lint test-fast test-long bench format clean
 
-demo: $(READY)  ## compare all methods on the embedded digits: a table, curves and records
+demo: $(READY)  ## compare six methods on the embedded digits: a table, curves and records
 	$(BIN)/undrift compare $(ALL) --lr 0.03,0.1,0.3 --seeds 2 --rounds 20 --clients 20 \
 	  --dirichlet 0.3 --participation 0.5 --work gaussian:20:100 --set fedagrac.lam=0.1 --target 0.9 \
 	  --out runs/demo --force

@@ -19,8 +19,8 @@ import torch
 
 from undrift import bits, keyed
 from undrift.engine.comm import Traffic, all_reduce
-from undrift.engine.route import Ring
 from undrift.merge import Mean, OneBit
+from undrift.route import Ring
 
 
 def measure(operations: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:

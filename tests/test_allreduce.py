@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from undrift import UndriftError, bits, keyed
+from undrift import route as routes
 from undrift.core import Merge
-from undrift.engine import route as routes
 from undrift.engine.comm import Exchange, Traffic, all_reduce
-from undrift.engine.route import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree
 from undrift.merge import Cascade, Largest, Mean, OneBit, SignSum
+from undrift.route import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree
 
 SIZES = [1, 2, 3, 5, 8, 17, 36]
 CODES = ["fixed", "gamma", "delta", "omega"]
@@ -847,3 +847,38 @@ def test_one_bit_messages():
         for share, _, nbytes in seen.sends + seen.closes:
             assert nbytes == len(share)
         assert traffic.bits == 1
+
+
+@pytest.mark.parametrize("how", MERGES, ids=str)
+def test_strided_vectors_with_pieces_of_one_coordinate(how):
+    """A single coordinate counts as contiguous whatever its stride."""
+    rows = vectors(7, 8).float().t()  # (8, 7): eight workers, pieces of one coordinate or none
+    rows = rows / rows.abs().max()
+    assert rows.stride(1) != 1
+    assert torch.equal(reduced(rows, how, Ring())[0], reduced(rows.contiguous(), how, Ring())[0])
+
+
+class Twice(Ring):
+    def steps(self, workers, size):
+        for step in super().steps(workers, size):
+            yield step._replace(sends=step.sends * 2)
+
+
+class Cut(Ring):
+    def steps(self, workers, size):
+        return iter(list(super().steps(workers, size))[:-1])
+
+
+class Early(Ring):
+    def steps(self, workers, size):
+        return (step for step in super().steps(workers, size) if not step.merging)
+
+
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [(Twice(), "send a share once"), (Cut(), "bring all 12"), (Early(), "merge all 3 workers")],
+    ids=["twice", "cut", "early"],
+)
+def test_a_route_that_is_wrong_is_told_so(route, message):
+    with pytest.raises(UndriftError, match=message):
+        reduced(vectors(3, 12), Mean(), route)

@@ -115,3 +115,17 @@ def test_every_peer_method_has_a_default_setting() -> None:
     for name, cls in cli.METHODS.items():
         run = cli.setting(rounds=1, clients=4).start(cls(lr=1e-6), seed=0)
         assert next(run).round == 1, name
+
+
+def test_run_says_when_work_is_one_step(call, tmp_path: Path) -> None:  # noqa: F811
+    code, _, err = call("run", "dsgd", *SHORT, "--work", "steps:9", "--out", str(tmp_path / "x"))
+    assert code == 0
+    assert "DSGD communicates at every step: one step a round." in err
+
+
+def test_seeds_that_end_at_different_rounds_are_plotted(tmp_path: Path) -> None:
+    from undrift.plot import curves
+
+    run = cli.setting(rounds=5, clients=4).start(cli.METHODS["psgd"](lr=0.1), seed=0)
+    records = list(run)
+    assert curves({"PSGD": [records, records[:3]]}, tmp_path / "curves.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 from pathlib import Path
@@ -31,3 +32,20 @@ def test_every_method_has_its_page() -> None:
 
     pages = {path.stem for path in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert pages == set(METHODS)
+
+
+def test_every_page_shows_the_methods_signature() -> None:
+    """As `undrift.Name(lr, other=default, ...)`, for the pages that spell it out."""
+    from undrift.cli import METHODS
+
+    shown = 0
+    for name, cls in METHODS.items():
+        text = (ROOT / "docs" / "algorithms" / f"{name}.md").read_text()
+        for line in re.findall(rf"`undrift\.{cls.__name__}\((lr.*?)\)`", text):
+            own = str(inspect.signature(cls))
+            for setting in re.findall(r"(\w+)=(\w[\w.]*|'\w+'|\"\w+\")", line):
+                default = inspect.signature(cls).parameters[setting[0]].default
+                written = setting[1].strip("'\"")
+                assert str(default) in (written, f"{written}()") or written in repr(default), own
+                shown += 1
+    assert shown > 10

@@ -803,7 +803,7 @@ class Watch:
 ring4 = topology.ring(4)
 REFUSED = {
     "no-topology": (ud.DSGD(lr=0.1), {"topology": None}, "DSGD needs a topology such as"),
-    "a-name": (ud.DSGD(lr=0.1), {"topology": "ring"}, "DSGD needs a topology such as.*'ring'"),
+    "a-name": (ud.DSGD(lr=0.1), {"topology": "ring"}, "DSGD needs a topology such as.*'str'"),
     "another-size": (
         ud.NetFleet(lr=0.1),
         {"topology": topology.ring(5)},
@@ -1141,3 +1141,39 @@ def test_netfleets_noise_floor_falls_like_one_over_the_number_of_nodes():
     floors = {m: floor(m, seeds=range(4), rounds=BURN_IN + 250) for m in (4, 8, 16, 32)}
     slope = np.polyfit(np.log(list(floors)), np.log(list(floors.values())), 1)[0]
     assert -1.2 < slope < -0.8
+
+
+def test_links_and_counts_are_checked_before_any_work():
+    graph = topology.ring(4).graph
+    for wrong in (topology.Topology, np.eye(4), graph, None):
+        with pytest.raises(ValueError, match=r"needs a topology such as .*from_graph") as error:
+            start(ud.DSGD(lr=0.1), topology=wrong)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="a list of topologies"):
+        topology.Cycle(topology.ring(3))
+    with pytest.raises(ValueError, match="chunk_size >= 1, a whole number"):
+        start(ud.DSGD(lr=0.1), mode="stacked", chunk_size=1.5)
+    with pytest.raises(ValueError, match="no gradient_norm"):
+        start(ud.FedAvg(lr=0.1), gradient_norm=True)
+    # Equal in the first round, not in a later one.
+    work = ud.UniformSteps(1, 2, "random")
+    seed = next(
+        seed
+        for seed in range(100)
+        if len({work.steps(client=i, epoch=1, t=0, seed=seed) for i in range(4)}) == 1
+    )
+    with pytest.raises(ValueError, match="same number of local steps"):
+        start(ud.PSGD(lr=0.1), work=work, seed=seed, rounds=30)
+
+
+def test_whole_numbers_are_not_mixed():
+    class Counting(ud.Gossip):
+        def init(self, x0, f):
+            return ud.algorithms.dsgd.DSGDNode(x0)
+
+        def round(self, node, steps, comm):
+            comm.mix(torch.ones(2, dtype=torch.int64))
+            return node
+
+    with pytest.raises(ud.UndriftError, match=r"needs floats, got a leaf of torch.int64"):
+        next(start(Counting()))

@@ -1,6 +1,6 @@
 """undrift: training on heterogeneous data without client drift."""
 
-from undrift import data, models, schedule, topology
+from undrift import data, merge, models, route, schedule, topology
 from undrift.accelerated import Accelerated
 from undrift.algorithms import (
     ALGORITHMS,
@@ -151,8 +151,10 @@ __all__ = [
     "data",
     "exponential",
     "group_norm",
+    "merge",
     "models",
     "piecewise",
+    "route",
     "schedule",
     "simulate",
     "topology",

@@ -79,6 +79,7 @@ def _make_run(cls: type) -> Any:
         journal = trial.Journal(folder / "records.jsonl", after=run.record)
         console = Console(stderr=True)
         console.print(f"{run.algorithm!r}, {run.mode} ({run.why})", highlight=False)
+        show.one_step([run.algorithm], console)
         stopped, diverged = False, None
         try:
             stopped = show.follow(run, journal.add, console, quiet=quiet)
@@ -148,8 +149,7 @@ def compare(
             ground.start(algorithm, seed)
     folder = trial.claim(out, "compare", force=force)
     console = Console(stderr=True)
-    for cls in {cls: None for cls, _, _, algorithm in plan if getattr(algorithm, "every_step", 0)}:
-        console.print(f"{cls.__name__} communicates at every step: one step a round.")
+    show.one_step([algorithm for _, _, _, algorithm in plan], console)
     tried: dict[str, dict[str, list[trial.Outcome]]] = {cls.__name__: {} for cls in classes}
     with show.bar(console, quiet=quiet) as progress:
         task = progress.add_task("", total=len(plan) * ground.rounds, accuracy="-")

@@ -1,7 +1,7 @@
 """How all-reduces combine vectors: full precision, sums of signs, cascading compression, one bit.
 
 Signs are bits: 1 for v >= 0, so that sign(0) = +1. A share or result is of one piece of the vector;
-the routes of `engine/route.py` decide which pieces travel where.
+the routes of `route.py` decide which pieces travel where.
 
 SignSum. The number of +1 among r signs is one of 0, ..., r, so a message that stands for r workers
 takes ceil(log2(r + 1)) bits a coordinate, or an Elias code of its distance from r // 2.
@@ -32,6 +32,10 @@ from undrift.check import require_choice
 from undrift.core import Merge, Vector
 
 Code = Literal["fixed", "gamma", "delta", "omega"]
+
+
+def require_code(who: str, code: str) -> None:
+    require_choice(who, "code", code, get_args(Code))
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class SignSum(Merge):
     stochastic: bool = False
 
     def __post_init__(self) -> None:
-        require_choice("SignSum", "code", self.code, get_args(Code))
+        require_code("SignSum", self.code)
 
     @property
     def draws(self) -> frozenset[str]:
@@ -133,9 +137,11 @@ class Cascade(Merge):
     def send(self, share: Vector, count: int, rng: Generator) -> Tensor:
         norm = euclidean(share)
         if not norm.isfinite():  # the sums have blown up: let every worker see it
-            return torch.cat([_bytes_of(norm.view(1)), torch.zeros(-(-len(share) // 8)).byte()])
+            return torch.cat(
+                [_bytes_of(norm.view(1)).cpu(), torch.zeros(-(-len(share) // 8)).byte()]
+            )
         signs = bits.pack_stochastic_signs(share, float(norm), rng)
-        return torch.cat([_bytes_of(norm.view(1)), signs])
+        return torch.cat([_bytes_of(norm.view(1)).cpu(), signs])
 
     def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
         width = like.element_size()
@@ -180,4 +186,8 @@ def euclidean(v: Vector) -> Tensor:
 
 
 def _bytes_of(v: Vector) -> Tensor:
-    return v.contiguous().view(torch.uint8)
+    whole = v.contiguous()
+    # One coordinate of a strided vector counts as contiguous and still cannot be viewed as bytes.
+    if whole.stride(0) != 1:
+        whole = whole.clone(memory_format=torch.contiguous_format)
+    return whole.view(torch.uint8)

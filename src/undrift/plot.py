@@ -30,6 +30,8 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
         for record in records
     )
     for name, seeds in runs.items():
+        done = min(len(records) for records in seeds)  # seeds may diverge at different rounds
+        seeds = [records[:done] for records in seeds]
         seen = [[r for r in records if r.loss is not None] for records in seeds]
         values = np.array([[r.accuracy if classified else r.loss for r in rs] for rs in seen])
         rounds = [r.round for r in seen[0]]

@@ -1,7 +1,8 @@
 """Local update rules: how a client turns its gradient into a direction.
 
 A method whose algebra allows it has a field `rule`; the step is then `y <- y - lr * d` with
-`d, s = rule(g, s)`. The state starts anew in every round, as in the documents.
+`d, s = rule(g, s)`. With a server the state starts anew in every round, as in the documents; a
+worker of an all-reduce method keeps its own.
 """
 
 from __future__ import annotations

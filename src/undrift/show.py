@@ -51,6 +51,12 @@ def follow(run: Run, add: Callable[[Record], None], console: Console, *, quiet: 
     return False
 
 
+def one_step(algorithms: Sequence[Any], console: Console) -> None:
+    """Say of which methods `--work` is not the number of steps in a round."""
+    for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):
+        console.print(f"{cls.__name__} communicates at every step: one step a round.")
+
+
 def percent(accuracy: float | None) -> str:
     return "-" if accuracy is None else f"{100 * accuracy:.2f} %"
 

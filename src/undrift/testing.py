@@ -97,7 +97,7 @@ def check_is_a_value(algorithm: Algorithm) -> None:
 
 
 def check_state(algorithm: Algorithm) -> None:
-    """The server state has the model as its field x, of the model's size and dtype."""
+    """The state of the server or the nodes has the model as its field x, of its size and dtype."""
     for dtype in (torch.float32, torch.float64):
         run = start(algorithm, dtype=dtype, rounds=2)
         before = run.x.shape

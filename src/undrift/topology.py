@@ -385,6 +385,8 @@ class Cycle:
     topologies: tuple[Topology, ...]
 
     def __post_init__(self) -> None:
+        several = isinstance(self.topologies, list | tuple)
+        require(several, "Cycle", "a list of topologies", self.topologies)
         object.__setattr__(self, "topologies", tuple(self.topologies))
         require(len(self.topologies) >= 1, "Cycle", "at least one topology", 0)
         for topology in self.topologies:
@@ -408,8 +410,8 @@ class DroppedLinks:
     """In each round every link fails with probability p, independently of the others.
 
     A failed link's weight goes to the self-weights of its two ends, so that W stays symmetric and
-    doubly stochastic. A link's fate depends on the seed, the round and its ends, and on nothing
-    else. The inner links may themselves change with the round.
+    doubly stochastic. A link's fate depends on the seed, the round, its ends and the number of
+    nodes, not on the other links. The inner links may themselves change with the round.
     """
 
     topology: Links
@@ -417,7 +419,8 @@ class DroppedLinks:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(isinstance(self.topology, Links), "DroppedLinks", "a topology", self.topology)
+        made = isinstance(self.topology, Links) and not isinstance(self.topology, type)
+        require(made, "DroppedLinks", "a topology", self.topology)
         require(_is_probability(self.p), "DroppedLinks", "a probability p in [0, 1]", self.p)
         require(is_whole(self.seed), "DroppedLinks", "a whole seed", self.seed)
 

@@ -106,9 +106,9 @@ class Setting:
 
     def start(self, algorithm: Any, seed: int, **options: Any) -> Run:
         model, clients = self.prepare(seed)
-        work = parse_work(self.work or default_work(algorithm))
+        work = parse_work(default_work(algorithm) if self.work is None else self.work)
         if isinstance(algorithm, Gossip):
-            text = self.topology or DEFAULT_TOPOLOGY
+            text = DEFAULT_TOPOLOGY if self.topology is None else self.topology
             options["topology"] = topology.parse(text, self.clients, seed)
             work = Steps(1) if algorithm.every_step else work
         elif isinstance(algorithm, AllReduce):

@@ -19,7 +19,7 @@ import torch
 
 from undrift.check import require_positive
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Code, Mean, SignSum
+from undrift.merge import Code, Mean, SignSum, require_code
 from undrift.rule import SGD, Rule, local_update, require_rule
 
 
@@ -40,7 +40,7 @@ class EFSignSGD(AllReduce[EFSignSGDNode]):
     def __post_init__(self) -> None:
         require_positive("EFSignSGD", lr=self.lr)
         require_rule("EFSignSGD", self.rule)
-        SignSum(self.code)
+        require_code("EFSignSGD", self.code)
 
     def init(self, x0: Vector, f: Objective) -> EFSignSGDNode:
         return EFSignSGDNode(x0, torch.zeros_like(x0), self.rule.init(x0))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from undrift.check import require_positive
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Code, SignSum
+from undrift.merge import Code, SignSum, require_code
 from undrift.rule import SGD, Rule, local_update, require_rule
 
 
@@ -40,7 +40,7 @@ class SignSGD(AllReduce[SignSGDNode]):
         if self.server_lr is not None:
             require_positive("SignSGD", server_lr=self.server_lr)
         require_rule("SignSGD", self.rule)
-        SignSum(self.code)
+        require_code("SignSGD", self.code)
 
     def init(self, x0: Vector, f: Objective) -> SignSGDNode:
         return SignSGDNode(x0, self.rule.init(x0))

@@ -20,7 +20,7 @@ import torch
 
 from undrift.check import require, require_choice, require_positive
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Code, Largest, SignSum, euclidean
+from undrift.merge import Code, Largest, SignSum, euclidean, require_code
 from undrift.rule import SGD, local_update
 
 
@@ -42,7 +42,7 @@ class SSDM(AllReduce[SSDMNode]):
         require_positive("SSDM", lr=self.lr)
         require(0 <= self.beta < 1, "SSDM", "beta in [0, 1)", self.beta)
         require_choice("SSDM", "norm", self.norm, ("none", "max"))
-        SignSum(self.code)
+        require_code("SSDM", self.code)
 
     def init(self, x0: Vector, f: Objective) -> SSDMNode:
         return SSDMNode(x0, torch.zeros_like(x0))

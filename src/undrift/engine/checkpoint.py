@@ -74,7 +74,11 @@ def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str
         "clip": repr(task.clip),
         "seed": repr(planner.seed),
     }
-    # Functions show their address, which differs from process to process.
+    return without_addresses(settings)
+
+
+def without_addresses(settings: dict[str, str]) -> dict[str, str]:
+    """Functions and plain objects show their address, which differs from process to process."""
     return {name: re.sub(r" at 0x[0-9a-f]+", "", value) for name, value in settings.items()}
 
 

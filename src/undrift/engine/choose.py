@@ -20,9 +20,9 @@ from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.probe import Facts
 from undrift.engine.round import play
-from undrift.engine.route import Ring
 from undrift.errors import DivergenceError, UndriftError
 from undrift.objective import Task
+from undrift.route import Ring
 from undrift.schedule import resolve
 from undrift.topology import complete
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.core import Merge, Vector
 from undrift.engine.execute import finite_rows
-from undrift.engine.route import Piece, Route
 from undrift.errors import DivergenceError, UndriftError
+from undrift.route import Piece, Route
 from undrift.topology import Topology
 
 T = TypeVar("T")
@@ -78,6 +78,8 @@ class Exchange:
         if self.topology is None:
             raise UndriftError("comm.mix needs links between the peers; pass topology=ring(m).")
         for rows in leaves:
+            if not rows[0].is_floating_point():
+                raise UndriftError(f"comm.mix needs floats, got a leaf of {rows[0].dtype}.")
             self._refuse_non_finite(rows)
         nbytes = sum(_row_bytes(rows) for rows in leaves)
         numbers = sum(rows[0][0].numel() for rows in leaves)
@@ -172,7 +174,8 @@ def all_reduce(
             traffic.carry(send.sender, send.receiver, len(data), size)
             if step.merging:
                 merge(send.receiver, send.piece, data, count)
-                shares.pop((send.sender, send.piece))
+                if shares.pop((send.sender, send.piece), None) is None:
+                    raise UndriftError(f"A route needs to send a share once, got {send} twice.")
             else:
                 done[send.receiver][send.piece] = data
         traffic.hops += 1

@@ -17,10 +17,10 @@ from undrift.engine.evaluate import gradient
 from undrift.engine.local import Meter
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
-from undrift.engine.route import Route
 from undrift.engine.run import Course, Run
 from undrift.errors import UndriftError
 from undrift.record import PeerRecord
+from undrift.route import Route
 from undrift.schedule import resolve
 from undrift.topology import Links
 

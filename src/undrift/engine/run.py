@@ -137,7 +137,8 @@ class Run(Iterator[Record]):
         """Save to and go on from folders; `settings` must be the same when it goes on."""
         if checkpoint is None and resume is None:
             return
-        self._experiment = disk.experiment(self.algorithm, self._task, self._planner) | settings
+        experiment = disk.experiment(self.algorithm, self._task, self._planner)
+        self._experiment = experiment | disk.without_addresses(settings)
         if resume is not None:
             self._load(Path(resume))
         if checkpoint is not None:

@@ -10,11 +10,11 @@ import numpy as np
 from torch import nn
 
 from undrift import participation as laws
+from undrift import route as routes
 from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
 from undrift.data.work import Work
-from undrift.engine import route as routes
 from undrift.engine.choose import (
     STACKED_PEER_BYTES,
     choose,
@@ -27,9 +27,9 @@ from undrift.engine.peer_run import PeerRun, require_equal_steps
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Planner
 from undrift.engine.probe import inspect
-from undrift.engine.route import Route
 from undrift.engine.run import Course, FederatedRun, Run
 from undrift.objective import Loss, Task
+from undrift.route import Route
 from undrift.schedule import resolve, scheduled
 from undrift.topology import Links
 from undrift.vector import Layout
@@ -97,10 +97,15 @@ def simulate(
     require(is_whole(rounds) and rounds >= 0, "simulate", "rounds >= 0, a whole number", rounds)
     batches = batch_size is None or (is_whole(batch_size) and batch_size >= 1)
     require(batches, "simulate", "batch_size >= 1, a whole number or None", batch_size)
-    require(evaluate_every >= 1, "simulate", "evaluate_every >= 1", evaluate_every)
-    require(evaluation_batch >= 1, "simulate", "evaluation_batch >= 1", evaluation_batch)
-    require(checkpoint_every >= 1, "simulate", "checkpoint_every >= 1", checkpoint_every)
-    require(chunk_size is None or chunk_size >= 1, "simulate", "chunk_size >= 1", chunk_size)
+    counts = {
+        "evaluate_every": evaluate_every,
+        "evaluation_batch": evaluation_batch,
+        "checkpoint_every": checkpoint_every,
+        "chunk_size": 1 if chunk_size is None else chunk_size,
+    }
+    for name, count in counts.items():
+        whole = is_whole(count) and count >= 1
+        require(whole, "simulate", f"{name} >= 1, a whole number", count)
     require_nonnegative("simulate", weight_decay=weight_decay)
     if clip is not None:
         require_positive("simulate", clip=clip)
@@ -112,6 +117,7 @@ def simulate(
         weighting = _require_alike(algorithm, clients, law, weighting, tap)
     else:
         name = type(algorithm).__name__
+        require(not gradient_norm, name, "no gradient_norm, which is of peers", gradient_norm)
         require(topology is None, name, "no topology, it has a server", topology)
         require(allreduce is None, name, "no allreduce, it has a server", allreduce)
     population = laws.population_weights("size" if weighting is None else weighting, clients.sizes)
@@ -137,7 +143,8 @@ def simulate(
     run: Run
     if isinstance(algorithm, Peer):
         links, route = _connections(algorithm, topology, allreduce, len(clients))
-        require_equal_steps(algorithm, planner.plan(0))
+        for t in range(rounds):
+            require_equal_steps(algorithm, planner.plan(t))
         chosen, why = choose(
             mode, facts, task, planner, trial_of_peers(algorithm, task, planner, pool)
         )
@@ -186,12 +193,16 @@ def _connections(
     name = type(algorithm).__name__
     if isinstance(algorithm, Gossip):
         require(allreduce is None, name, "a topology, not an all-reduce", allreduce)
+        linked = isinstance(topology, Links) and not isinstance(topology, type)
         needed = "a topology such as undrift.topology.ring(8)"
-        require(isinstance(topology, Links), name, needed, topology)
+        remedy = "make one of a matrix with Topology(W), of a graph with from_graph(graph)"
+        got = topology if topology is None else type(topology).__name__
+        require(linked, name, needed, got, remedy)
     if isinstance(algorithm, AllReduce):
         require(topology is None, name, "a route of all-reduce, not a topology", topology)
     if topology is not None:
         fits = topology.size == workers
-        require(fits, "The topology", f"{workers} nodes, one for each client", topology.size)
+        expected = f"{workers} nodes, one for each client"
+        require(fits, "The topology", expected, topology.size, f"make it with {workers} nodes")
         topology.at(0)
     return topology, routes.parse("ring" if allreduce is None else allreduce, workers)
