@@ -208,6 +208,8 @@ def test_control_c_keeps_what_was_done(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # A suite started in the background ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     records = tmp_path / "x" / "records.jsonl"
     while process.poll() is None and not (records.exists() and records.stat().st_size > 500):
