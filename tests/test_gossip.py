@@ -7,6 +7,7 @@ any gradients is checked on a net with ragged minibatches and dropout.
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -1027,8 +1028,13 @@ def test_an_interrupt_of_the_main_thread_ends_all():
         _thread.interrupt_main()
         ask(0)
 
-    with pytest.raises(KeyboardInterrupt):
-        turns([lambda ask: ask(0), interrupts, lambda ask: ask(0)], lambda asked: asked)
+    # A suite started in the background ignores Ctrl-C; here it must not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            turns([lambda ask: ask(0), interrupts, lambda ask: ask(0)], lambda asked: asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True)
