@@ -8,12 +8,9 @@ compression by (seed, "allreduce/close", round, number, worker, first coordinate
 import numpy as np
 import pytest
 
+from tests.boxes.allreduce import PROBLEM, ROUNDS, SEED, started
 from tests.boxes.cases import assert_same, options
-from tests.support import bed
-from undrift import CascadingSSDM, Steps, keyed, simulate
-
-PROBLEM = bed(clients=4, dim=7, samples=[8, 9, 12, 7], seed=3)
-ROUNDS, SEED = 6, 5
+from undrift import CascadingSSDM, keyed
 
 
 def Q(v, rng):
@@ -57,16 +54,7 @@ def test_box(mode, options):
     kwargs = dict(options)
     K = kwargs.pop("K")
     algorithm = CascadingSSDM(lr=0.1, **kwargs)
-    run = simulate(
-        algorithm,
-        PROBLEM.model(),
-        PROBLEM.clients,
-        loss=PROBLEM.loss,
-        work=Steps(K),
-        rounds=ROUNDS,
-        mode=mode,
-        seed=SEED,
-    )
+    run = started(algorithm, K, mode=mode)
     expected = box(PROBLEM.A.numpy(), PROBLEM.b.numpy(), K, ROUNDS, lr=0.1, **kwargs)
     for _, (x, m) in zip(run, expected, strict=True):
         assert_same(run.state.x, np.tile(x, (4, 1)))

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.boxes.allreduce import PROBLEM, ROUNDS, started
 from tests.boxes.cases import assert_same, options
 from tests.support import bed, on_quadratics
-from undrift import EFSignSGD, Momentum, Steps, simulate
-
-PROBLEM = bed(clients=4, dim=7, samples=[8, 9, 12, 7], seed=3)
-ROUNDS = 6
+from undrift import EFSignSGD, Momentum
 
 
 def box(A, b, K, rounds, *, lr, beta=0.0):
@@ -38,15 +36,7 @@ def test_box(mode, code, options):
     K = kwargs.pop("K")
     rule = {"rule": Momentum(**kwargs)} if kwargs else {}
     algorithm = EFSignSGD(lr=0.2, code=code, **rule)
-    run = simulate(
-        algorithm,
-        PROBLEM.model(),
-        PROBLEM.clients,
-        loss=PROBLEM.loss,
-        work=Steps(K),
-        rounds=ROUNDS,
-        mode=mode,
-    )
+    run = started(algorithm, K, mode=mode)
     expected = box(PROBLEM.A.numpy(), PROBLEM.b.numpy(), K, ROUNDS, lr=0.2, **kwargs)
     for _, (x, e) in zip(run, expected, strict=True):
         assert_same(run.state.x, np.tile(x, (4, 1)))

@@ -7,9 +7,10 @@ all-reduce in the round, receiver, first coordinate of the chunk, workers merged
 import numpy as np
 import pytest
 
+from tests.boxes.allreduce import started
 from tests.boxes.cases import assert_same, options
 from tests.support import bed
-from undrift import Marsit, Momentum, Steps, keyed, simulate
+from undrift import Marsit, Momentum, keyed
 from undrift.bits import bernoulli
 
 PROBLEM = bed(clients=4, dim=21, samples=[23, 22, 24, 21], seed=3)
@@ -85,16 +86,7 @@ def test_box(mode, options):
     given = {k: v for k, v in kwargs.items() if k != "beta"}
     rule = {"rule": Momentum(kwargs["beta"])} if "beta" in kwargs else {}
     algorithm = Marsit(lr=0.2, server_lr=0.05, **given, **rule)
-    run = simulate(
-        algorithm,
-        PROBLEM.model(),
-        PROBLEM.clients,
-        loss=PROBLEM.loss,
-        work=Steps(K),
-        rounds=ROUNDS,
-        mode=mode,
-        seed=SEED,
-    )
+    run = started(algorithm, K, PROBLEM, rounds=ROUNDS, mode=mode)
     expected = box(
         PROBLEM.A.numpy(), PROBLEM.b.numpy(), K, ROUNDS, lr=0.2, server_lr=0.05, **kwargs
     )

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
+from tests.boxes.allreduce import PROBLEM, ROUNDS, started
 from tests.boxes.cases import assert_same, options
-from tests.support import bed
-from undrift import PSGD, Momentum, Steps, simulate
+from undrift import PSGD, Momentum
 
 # Unequal sample sizes, so that the stacked mode has to mask its padding; 7 is no multiple of 4.
-PROBLEM = bed(clients=4, dim=7, samples=[8, 9, 12, 7], seed=3)
-ROUNDS = 6
 
 
 def box(A, b, K, rounds, *, lr, beta=0.0, nesterov=False):
@@ -36,16 +34,7 @@ def test_box(mode, route, options):
     K = kwargs.pop("K")
     rule = {"rule": Momentum(**kwargs)} if kwargs else {}
     algorithm = PSGD(lr=0.3, **rule)
-    run = simulate(
-        algorithm,
-        PROBLEM.model(),
-        PROBLEM.clients,
-        loss=PROBLEM.loss,
-        work=Steps(K),
-        rounds=ROUNDS,
-        mode=mode,
-        allreduce=route,
-    )
+    run = started(algorithm, K, mode=mode, allreduce=route)
     expected = box(PROBLEM.A.numpy(), PROBLEM.b.numpy(), K, ROUNDS, lr=0.3, **kwargs)
     for _, (x, m) in zip(run, expected, strict=True):
         assert_same(run.state.x, np.tile(x, (4, 1)))

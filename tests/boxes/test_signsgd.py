@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.boxes.allreduce import PROBLEM, ROUNDS, started
 from tests.boxes.cases import assert_same, options
-from tests.support import bed
-from undrift import Momentum, SignSGD, Steps, simulate
-
-PROBLEM = bed(clients=4, dim=7, samples=[8, 9, 12, 7], seed=3)
-ROUNDS = 6
+from undrift import Momentum, SignSGD
 
 
 def box(A, b, K, rounds, *, lr, server_lr=None, beta=0.0):
@@ -38,15 +35,7 @@ def test_box(mode, code, options):
     given = {k: v for k, v in kwargs.items() if k != "beta"}
     rule = {"rule": Momentum(kwargs["beta"])} if "beta" in kwargs else {}
     algorithm = SignSGD(lr=0.1, code=code, **given, **rule)
-    run = simulate(
-        algorithm,
-        PROBLEM.model(),
-        PROBLEM.clients,
-        loss=PROBLEM.loss,
-        work=Steps(K),
-        rounds=ROUNDS,
-        mode=mode,
-    )
+    run = started(algorithm, K, mode=mode)
     expected = box(PROBLEM.A.numpy(), PROBLEM.b.numpy(), K, ROUNDS, lr=0.1, **kwargs)
     for _, (x, m) in zip(run, expected, strict=True):
         assert_same(run.state.x, np.tile(x, (4, 1)))

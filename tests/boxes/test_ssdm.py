@@ -7,12 +7,9 @@ A worker draws the signs of each piece of the ring with a generator of its own, 
 import numpy as np
 import pytest
 
+from tests.boxes.allreduce import PROBLEM, ROUNDS, SEED, started
 from tests.boxes.cases import assert_same, options
-from tests.support import bed
-from undrift import SSDM, Steps, keyed, simulate
-
-PROBLEM = bed(clients=4, dim=7, samples=[8, 9, 12, 7], seed=3)
-ROUNDS, SEED = 6, 5
+from undrift import SSDM, keyed
 
 
 def box(A, b, K, rounds, *, lr, beta=0.9, norm="none"):
@@ -46,16 +43,7 @@ def test_box(mode, code, options):
     kwargs = dict(options)
     K = kwargs.pop("K")
     algorithm = SSDM(lr=0.1, code=code, **kwargs)
-    run = simulate(
-        algorithm,
-        PROBLEM.model(),
-        PROBLEM.clients,
-        loss=PROBLEM.loss,
-        work=Steps(K),
-        rounds=ROUNDS,
-        mode=mode,
-        seed=SEED,
-    )
+    run = started(algorithm, K, mode=mode)
     expected = box(PROBLEM.A.numpy(), PROBLEM.b.numpy(), K, ROUNDS, lr=0.1, **kwargs)
     for _, (x, m) in zip(run, expected, strict=True):
         assert_same(run.state.x, np.tile(x, (4, 1)))

@@ -21,6 +21,7 @@ from undrift.topology import Topology
 
 T = TypeVar("T")
 Rows = Sequence[Tensor]  # consecutive nodes' rows; together (m, ...)
+BLOCK = 2**22  # numbers that are worked on at once where all would be too many
 
 
 class Traffic:
@@ -102,14 +103,25 @@ class Exchange:
         vectors = [row for some in rows for row in some.unbind()]
         result = all_reduce(vectors, how, self.route, rng, self.traffic)
         if how.lossy:
-            total = sum(vectors[1:], vectors[0])
-            self.traffic.matching.append(float(((result >= 0) == (total >= 0)).double().mean()))
+            self.traffic.matching.append(_matching(result, vectors))
         return result
 
     def _refuse_non_finite(self, rows: Rows) -> None:
         finite = torch.cat([finite_rows(some) for some in rows])
         if not finite.all():
             raise DivergenceError.of((~finite).nonzero()[:, 0].tolist(), self.t + 1, "messages")
+
+
+def _matching(result: Vector, vectors: Sequence[Vector]) -> float:
+    """Share of the coordinates in which the result has the sign of the vectors' sum."""
+    same = 0
+    for start in range(0, len(result), BLOCK):  # no second copy of a large vector
+        some = slice(start, start + BLOCK)
+        total = vectors[0][some].clone()
+        for vector in vectors[1:]:
+            total += vector[some]
+        same += int(((result[some] >= 0) == (total >= 0)).sum())
+    return same / len(result)
 
 
 _UNUSED = keyed.generator(0, "unused")
@@ -196,9 +208,6 @@ def all_reduce(
 
 def _row_bytes(rows: Rows) -> int:
     return rows[0][0].numel() * rows[0].element_size()
-
-
-BLOCK = 2**22  # numbers of a stack of rows that is mixed at once
 
 
 def mixed(topology: Topology, rows: Rows) -> Rows:
