@@ -1,0 +1,104 @@
+"""Models by name, and what some methods ask of a model.
+
+    model = undrift.models.build("cnn2", shape=(1, 28, 28), classes=10, dropout=0.0)
+
+A method may ask for
+* **features**: what enters the classifier. The classifier is the attribute `classifier` of the
+  model, or without one its last linear layer; MOON expects a projection head in front of it.
+* **blocks**: the model is a chain of parts. `blocks` names children of the model in the order in
+  which they are run, and what is not named comes after them; without `blocks` every child is one.
+Any `nn.Module` that fits this serves; none of it needs to be inherited.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from undrift.check import is_whole, nearest, require, require_choice
+from undrift.models.deep import alexnet, alexnet_wide, vgg19
+from undrift.models.huggingface import HuggingFace, distilbert, for_texts, from_pretrained
+from undrift.models.resnet import ResNet18, ResNet20, ResNet50
+from undrift.models.small import celeba_cnn, cnn2, femnist_cnn, logistic, mlp, netfleet_cnn
+from undrift.models.structure import block_names, classifier, require_blocks, require_features
+from undrift.models.text import CharLSTM, TextTransformer
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "cnn2": cnn2,
+    "alexnet": alexnet,
+    "alexnet-wide": alexnet_wide,
+    "vgg19": vgg19,
+    "netfleet-cnn": netfleet_cnn,
+    "resnet18-gn": ResNet18,
+    "resnet20": ResNet20,
+    "resnet50-gn": ResNet50,
+    "femnist-cnn": femnist_cnn,
+    "celeba-cnn": celeba_cnn,
+    "char-lstm": CharLSTM,
+    "text": TextTransformer,
+    "distilbert": distilbert,
+    "huggingface": for_texts,
+}
+
+
+def build(name: str, *, shape: Sequence[int], classes: int, **options: Any) -> nn.Module:
+    """The model of that name for inputs of this shape (without the batch axis).
+
+    Weights are drawn from torch's generator: call `torch.manual_seed` before.
+    """
+    require_choice("build", "name", name, MODELS)
+    require(is_whole(classes) and classes >= 2, "build", "classes >= 2, a whole number", classes)
+    sides = isinstance(shape, Sequence) and all(is_whole(side) and side >= 1 for side in shape)
+    require(sides and len(shape) > 0, "build", "shape as whole numbers >= 1", shape)
+    _require_options(name, options)
+    return MODELS[name](tuple(int(side) for side in shape), int(classes), **options)
+
+
+def option_names(name: str) -> list[str]:
+    """Options that `build` takes for the model of that name."""
+    parameters = inspect.signature(MODELS[name]).parameters.values()
+    return [p.name for p in parameters if p.name not in ("shape", "classes", "options")]
+
+
+def _require_options(name: str, options: dict[str, Any]) -> None:
+    if name in ("distilbert", "huggingface"):
+        return  # what else they take is Hugging Face's to say
+    known = option_names(name)
+    for option in options:
+        if option not in known:
+            expected = f"no option but {', '.join(known)}" if known else "no options"
+            remedy = nearest(option, known) or "; leave it out"
+            raise ValueError(f"{name} needs {expected}, got {option!r}{remedy}.")
+
+
+__all__ = [
+    "MODELS",
+    "CharLSTM",
+    "HuggingFace",
+    "ResNet18",
+    "ResNet20",
+    "ResNet50",
+    "TextTransformer",
+    "alexnet",
+    "alexnet_wide",
+    "block_names",
+    "build",
+    "celeba_cnn",
+    "classifier",
+    "cnn2",
+    "distilbert",
+    "femnist_cnn",
+    "from_pretrained",
+    "logistic",
+    "mlp",
+    "netfleet_cnn",
+    "option_names",
+    "require_blocks",
+    "require_features",
+    "vgg19",
+]

@@ -1,0 +1,88 @@
+"""Checks of what a model is built from: the shape of its inputs and its options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from undrift.check import is_whole, require
+
+
+def require_images(name: str, shape: Sequence[int]) -> int:
+    """The channels of (channels, height, width); says how features could become an image."""
+    given = tuple(shape)
+    pixels = math.prod(given)
+    side = math.isqrt(pixels)
+    square = len(given) < 3 and side * side == pixels
+    example = f"reshape them, for example to {(1, side, side)}" if square else "reshape them"
+    remedy = f"{example}, or use a model without convolutions such as mlp"
+    require(len(given) == 3, name, "images as (channels, height, width)", given, remedy)
+    return given[0]
+
+
+def require_tokens(name: str, shape: Sequence[int]) -> int:
+    """The length of a text; (length,) is the shape of its token ids."""
+    given = tuple(shape)
+    remedy = "cut or pad the texts to one length of token ids"
+    require(len(given) == 1, name, "texts as (length,)", given, remedy)
+    return given[0]
+
+
+def require_token_ids(name: str, inputs: Tensor) -> None:
+    whole = not (inputs.is_floating_point() or inputs.is_complex())
+    require(whole, name, "token ids as whole numbers", inputs.dtype, "it is a model of texts")
+
+
+def require_whole(name: str, *, least: int = 1, **options: Any) -> None:
+    for option, value in options.items():
+        fits = is_whole(value) and value >= least
+        require(fits, name, f"{option} >= {least}, a whole number", value)
+
+
+def require_probability(name: str, **options: Any) -> None:
+    """A dropout of 1 would leave nothing."""
+    for option, value in options.items():
+        fits = isinstance(value, float | int) and 0 <= value < 1
+        require(fits, name, f"{option} in [0, 1)", value)
+
+
+def require_groups(name: str, groups: int, channels: int) -> None:
+    require_whole(name, groups=groups)
+    fits = channels % groups == 0
+    require(fits, name, f"groups that divide its {channels} channels", groups, "2 is usual")
+
+
+def flat_size(name: str, body: nn.Module, shape: Sequence[int]) -> int:
+    """Numbers that a chain of convolutions and poolings makes of an image of this shape."""
+    channels = [layer.out_channels for layer in body.modules() if isinstance(layer, nn.Conv2d)]
+    height, width = (_side(body, side) for side in shape[1:])
+    if min(height, width) < 1:
+        least = next(side for side in range(1, 1000) if _side(body, side) >= 1)
+        raise ValueError(
+            f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}; "
+            "enlarge or pad them, or use a smaller model such as mlp."
+        )
+    return channels[-1] * height * width
+
+
+def _side(body: nn.Module, side: int) -> int:
+    """Height or width after the layers, 0 where a window does not fit into it."""
+    for layer in body.modules():
+        if not isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            continue
+        window, stride, padding = (
+            _one(n) for n in (layer.kernel_size, layer.stride, layer.padding)
+        )
+        free = side + 2 * padding - window
+        up = isinstance(layer, nn.MaxPool2d) and layer.ceil_mode
+        if side < 1 or (free < 0 and not up):
+            return 0
+        side = (-(-free // stride) if up else free // stride) + 1
+    return side
+
+
+def _one(sides: Any) -> int:
+    return int(sides[0] if isinstance(sides, tuple) else sides)

@@ -1,0 +1,116 @@
+"""Hugging Face sequence classifiers as models of texts (`pip install 'undrift[transformers]'`).
+
+    model = undrift.models.from_pretrained("distilbert/distilbert-base-uncased", classes=2)
+
+They are read from a folder or the local cache; nothing is downloaded unless you ask for it with
+`local_files_only=False`. Attention is computed step by step ("eager"), because dropout inside fused
+attention could not be repeated in another execution mode.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from undrift.check import require
+from undrift.errors import UndriftError
+from undrift.models.arguments import require_token_ids, require_tokens
+
+DISTILBERT = "distilbert/distilbert-base-uncased"
+
+
+class HuggingFace(nn.Module):
+    """One tensor of token ids in, logits out; the padding's id is masked."""
+
+    def __init__(self, network: nn.Module, padding: int) -> None:
+        super().__init__()
+        self.network = network
+        self.padding = padding
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        require_token_ids("A Hugging Face model", tokens)
+        tokens = tokens.long()
+        mask = (tokens != self.padding).long()
+        return self.network(input_ids=tokens, attention_mask=mask).logits  # type: ignore[no-any-return]
+
+
+def from_pretrained(name_or_folder: str | Path, *, classes: int, **options: Any) -> HuggingFace:
+    """The sequence classifier of that folder, or of that name in the local cache.
+
+    Its classifier is new (drawn from torch's generator) where the files hold none of that size.
+    options: for `AutoModelForSequenceClassification.from_pretrained`, for example `dropout=0.0`,
+        `pad_token_id=0`, `local_files_only=False`.
+    """
+    transformers, name = _transformers(), str(name_or_folder)
+    settings = {
+        "num_labels": classes,
+        "local_files_only": True,
+        "attn_implementation": "eager",
+        "ignore_mismatched_sizes": True,  # of the classifier, which then is new
+    } | options
+    try:
+        network = transformers.AutoModelForSequenceClassification.from_pretrained(name, **settings)
+    except Exception as error:  # a foreign library, which raises what it likes
+        raise UndriftError(_refusal(name, error, bool(settings["local_files_only"]))) from error
+    padding = network.config.pad_token_id
+    if padding is None:
+        raise UndriftError(
+            f"from_pretrained needs a model that knows its padding, got no pad_token_id in "
+            f"{name!r}; pass pad_token_id=0 or whatever fills your texts."
+        )
+    return HuggingFace(network.float().train(), padding)
+
+
+def for_texts(
+    shape: Sequence[int], classes: int, *, path: str | Path | None = None, **options: Any
+) -> HuggingFace:
+    """`from_pretrained(path, classes=classes, **options)` for texts of this length."""
+    remedy = f"name a folder or a model in the local cache, such as {DISTILBERT!r}"
+    require(path is not None, "huggingface", "path", path, remedy)
+    length = require_tokens("huggingface", shape)
+    model = from_pretrained(path, classes=classes, **options)  # type: ignore[arg-type]
+    most = getattr(model.network.config, "max_position_embeddings", None)
+    fits = most is None or length <= most
+    require(fits, "huggingface", f"texts of at most {most} tokens", length, "cut them")
+    return model
+
+
+def distilbert(
+    shape: Sequence[int], classes: int, *, path: str | Path = DISTILBERT, **options: Any
+) -> HuggingFace:
+    """DistilBERT (67M parameters), from the local cache unless `path` names a folder."""
+    return for_texts(shape, classes, path=path, **options)
+
+
+def _transformers() -> Any:
+    """Typed as Any and imported on demand: an extra that most users do without."""
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise UndriftError(
+            "Hugging Face models need the package transformers, got none; "
+            "pip install 'undrift[transformers]'."
+        ) from error
+
+
+def _refusal(name: str, error: Exception, local: bool) -> str:
+    lines = str(error).strip().splitlines()
+    reason = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": .")
+    if Path(name).is_dir():
+        return (
+            f"from_pretrained needs a folder that save_pretrained wrote and options of its model, "
+            f"got {name!r} ({reason}); check config.json, the weights and the options."
+        )
+    if not local:
+        return (
+            f"from_pretrained needs a folder or the name of a model, got {name!r} ({reason}); "
+            "check the name and the connection."
+        )
+    return (
+        f"from_pretrained needs a folder or the name of a model in the local cache, got {name!r}; "
+        f"fetch it once with `hf download {name}`, or pass local_files_only=False."
+    )
