@@ -1,36 +1,46 @@
-"""How one data set is dealt to clients: lists of index arrays for `Clients.split`."""
+"""How one data set is dealt to clients: lists of index arrays for `Clients.split`.
+
+docs/partition.md has the laws, who uses which, and what each of them promises. One module for all,
+so that it is longer than most: they share the checks and the dealing of the last section.
+"""
 
 from __future__ import annotations
 
+import math
+from typing import Any, Literal, NamedTuple
+
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift import keyed
-from undrift.check import require, require_positive
+from undrift.check import is_whole, require, require_choice, require_positive
 from undrift.data.clients import Indices
 
+Labels = Tensor | NDArray[Any]
+Floats = NDArray[np.float64]
+Law = Literal["equal", "sequential", "per-class"]
 
-def _check(samples: int, clients: int) -> None:
-    require(clients >= 1, "A partition", "clients >= 1", clients)
-    require(
-        samples >= clients,
-        "A partition",
-        f"at least one sample for each of {clients} clients",
-        samples,
-        "use fewer clients",
-    )
+LAWS = ("equal", "sequential", "per-class")
+REDRAWS = 100  # of the law per class, before the best of them is repaired
 
 
-def iid(targets: Tensor, clients: int, *, seed: int = 0) -> list[Indices]:
+def iid(targets: Labels, clients: int, *, seed: int = 0) -> list[Indices]:
     """A random split into sizes that differ by at most one."""
     _check(len(targets), clients)
     order = keyed.generator(seed, "partition").permutation(len(targets))
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
+def replicated(targets: Labels, clients: int) -> list[Indices]:
+    """Everything for every client (NET-FLEET's "iid"); all share one array."""
+    _check_clients(clients)
+    require(len(targets) >= 1, "replicated", "at least one sample", len(targets))
+    return [np.arange(len(targets), dtype=np.int64)] * clients
+
+
 def shards(
-    targets: Tensor,
+    targets: Labels,
     clients: int,
     *,
     per_client: int = 2,
@@ -43,9 +53,8 @@ def shards(
     a size, shards that nobody gets are left out (NET-FLEET: 2 of 200 for 50 clients).
     """
     _check(len(targets), clients)
-    _require_labels("shards", targets)
-    require(per_client >= 1, "shards", "per_client >= 1", per_client)
-    order = torch.argsort(targets.cpu(), stable=True).numpy()
+    order = np.argsort(_codes("shards", targets)[0], kind="stable")
+    _require_count("shards", "per_client", per_client)
     dealt = clients * per_client
     if size is None:
         enough = len(order) >= dealt
@@ -53,7 +62,7 @@ def shards(
         require(enough, "shards", expected, len(order), "use fewer clients or shards")
         cut = np.array_split(order, dealt)
     else:
-        require(size >= 1, "shards", "size >= 1", size)
+        _require_count("shards", "size", size)
         cut = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
         expected = f"{dealt} shards of {size} samples"
         require(len(cut) >= dealt, "shards", expected, len(cut), "lower size")
@@ -62,45 +71,416 @@ def shards(
     return [np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands]
 
 
-def _require_labels(who: str, targets: Tensor) -> None:
-    if targets.ndim != 1 or targets.is_floating_point():
-        raise ValueError(
-            f"{who} needs one integer label per sample, got {targets.dtype} of shape "
-            f"{tuple(targets.shape)}; use iid for regression."
-        )
+def classes_per_client(
+    targets: Labels, clients: int, classes: int, *, seed: int = 0
+) -> list[Indices]:
+    """Each client holds exactly `classes` labels, drawn at random (the thesis's DP2).
+
+    The samples of a label are divided evenly between its holders. Every label has one whenever
+    clients * classes is enough for that; the samples of the others are left out.
+    """
+    who = "classes_per_client"
+    _check(len(targets), clients)
+    codes, labels = _codes(who, targets)
+    _require_count(who, "classes", classes)
+    expected = f"at most the {labels} classes there are"
+    require(classes <= labels, who, expected, classes, "lower classes")
+    supply = np.bincount(codes)
+    places = int(np.minimum(supply, clients).sum())
+    require(
+        places >= clients * classes,
+        who,
+        f"samples for {clients * classes} pairs of a client and one of its labels",
+        places,
+        "use fewer clients or classes",
+    )
+    rng = keyed.generator(seed, "partition")
+    pools = _pools(rng, codes)
+    held = _hands(rng, supply, clients, classes)
+    counts = np.zeros((clients, labels), dtype=np.int64)
+    for label in np.flatnonzero(held.any(axis=0)):
+        holders = rng.permutation(np.flatnonzero(held[:, label]))
+        each, over = divmod(int(supply[label]), len(holders))
+        counts[holders, label] = each
+        counts[holders[:over], label] += 1
+    return _deal(pools, counts)
 
 
-def dirichlet(targets: Tensor, clients: int, alpha: float, *, seed: int = 0) -> list[Indices]:
-    """Each client draws its label mix from Dir(alpha) and floor(n / clients) samples by it.
+def _hands(
+    rng: np.random.Generator, supply: Indices, clients: int, classes: int
+) -> NDArray[np.bool_]:
+    """(clients, labels): who holds what; labels nobody holds yet go first, then all alike.
 
-    Equal sizes, no sample twice. When a class runs out, the client's mix goes on over the classes
-    that are left (FedDyn's law, without its redraw loop, so that small alpha cannot hang).
+    A label has no more holders than samples. One with fewer samples than there are clients still
+    to come is `scarce`: only so many of them may be taken that the rest suffices for the rest.
+    """
+    held = np.zeros((clients, len(supply)), dtype=np.bool_)
+    left, fresh = supply.copy(), np.ones(len(supply), dtype=np.bool_)
+    for i in range(clients):
+        others = clients - i - 1
+        spare = np.minimum(left, others).sum() - others * classes
+        order = rng.permutation(len(left))
+        order = np.concatenate([order[fresh[order]], order[~fresh[order]]])
+        order = order[left[order] > 0]
+        scarce = left[order] <= others
+        hand = order[~scarce | (np.cumsum(scarce) <= spare)][:classes]
+        held[i, hand], fresh[hand] = True, False
+        left[hand] -= 1
+    return held
+
+
+def natural(
+    owners: Labels, clients: int | None = None, *, minimum: int = 1, seed: int = 0
+) -> list[Indices]:
+    """One client per natural id (writer, role), in the order of the ids.
+
+    With `clients`, a random choice of so many. Ids with fewer than `minimum` samples are left out.
+    """
+    _require_count("natural", "minimum", minimum)
+    codes, ids = _codes("natural", owners, "id", "number the ids")
+    enough = np.flatnonzero(np.bincount(codes) >= minimum)
+    wanted = max(1, len(enough)) if clients is None else clients
+    _check_clients(wanted)
+    require(
+        len(enough) >= wanted,
+        "natural",
+        f"{wanted} ids with at least {minimum} samples",
+        len(enough),
+        "lower minimum" if clients is None else "use fewer clients or lower minimum",
+    )
+    rng = keyed.generator(seed, "partition")
+    chosen = np.sort(rng.permutation(enough)[:wanted])
+    client = np.full(ids, -1, dtype=np.int64)
+    client[chosen] = np.arange(wanted)
+    return _grouped(client[codes], wanted)
+
+
+def quantity(
+    targets_or_count: Labels | int,
+    clients: int,
+    alpha: float,
+    *,
+    minimum: int = 1,
+    seed: int = 0,
+) -> list[Indices]:
+    """Sizes of minimum + Dir(alpha) * the rest; labels iid, every sample used."""
+    if isinstance(targets_or_count, int | np.integer):
+        count = int(targets_or_count)
+    else:
+        count = len(targets_or_count)
+    _check(count, clients)
+    require_positive("quantity", alpha=alpha)
+    _check_minimum("quantity", minimum, count, clients)
+    rng = keyed.generator(seed, "partition")
+    shares = _shares(_log_dirichlet(rng, 1, clients, alpha)[0])
+    sizes = minimum + _apportioned(shares, count - clients * minimum)
+    order = rng.permutation(count)
+    return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+def dirichlet(
+    targets: Labels,
+    clients: int,
+    alpha: float,
+    *,
+    law: Law = "equal",
+    minimum: int | None = None,
+    seed: int = 0,
+) -> list[Indices]:
+    """Label skew by Dir(alpha), smaller being worse, in one of the three published laws.
+
+    "equal": each client draws its label mix, then in turns one sample after the other by it, equal
+    sizes, no sample twice. When a class runs out, the mix goes on over the classes that are left
+    (FedDyn's law, without its redraw loop, so that small alpha cannot hang).
+
+    "sequential": client after client draws its mix, then all of its samples from those that are
+    left, each weighted by the mix's share of its class (FedACG). Equal sizes; the last clients get
+    what is left.
+
+    "per-class": each class is divided over the clients by shares from Dir(alpha), without those
+    that hold n / clients samples already (NIID-Bench, the thesis's DP1). Unequal sizes of at least
+    `minimum`, every sample used. Redrawn until the minimum is met; when `REDRAWS` draws do not, the
+    largest clients of the best draw pass samples on. `minimum` is the number of classes by
+    default, or half of n / clients if that is less.
     """
     _check(len(targets), clients)
     require_positive("dirichlet", alpha=alpha)
-    _require_labels("dirichlet", targets)
+    require_choice("dirichlet", "law", law, LAWS)
+    codes, classes = _codes("dirichlet", targets)
+    if minimum is None:
+        minimum = max(1, min(classes, len(codes) // (2 * clients)))
+    _check_minimum("dirichlet", minimum, len(codes), clients)
     rng = keyed.generator(seed, "partition")
-    labels, inverse = torch.unique(targets.cpu(), return_inverse=True)
-    pools = [rng.permutation(np.flatnonzero(inverse.numpy() == c)) for c in range(len(labels))]
+    if law == "per-class":
+        counts = _per_class(rng, np.bincount(codes), clients, alpha, minimum)
+        return _deal(_pools(rng, codes), counts)
+    pools = _pools(rng, codes)
+    size = len(codes) // clients
+    log_mix = _log_dirichlet(rng, clients, classes, alpha)
+    if law == "equal":
+        return _in_turns(rng, pools, log_mix, size)
+    left = np.bincount(codes)
+    counts = np.zeros((clients, classes), dtype=np.int64)
+    for i in range(clients):
+        counts[i] = _weighted(rng, left, log_mix[i], size)
+        left -= counts[i]
+    return _deal(pools, counts)
+
+
+def _in_turns(
+    rng: np.random.Generator, pools: list[Indices], log_mix: Floats, size: int
+) -> list[Indices]:
+    clients, classes = log_mix.shape
     left = np.array([len(pool) for pool in pools])
-    size = len(targets) // clients
-    # log-gammas instead of rng.dirichlet: for small alpha every gamma underflows to zero.
-    log_mix = _log_dirichlet(rng, clients, len(labels), alpha)
     parts: list[list[int]] = [[] for _ in range(clients)]
     for _ in range(size):
         for i in rng.permutation(clients):
             # Gumbel-max: one label from the client's mix over the classes that are left.
-            scores = np.where(left > 0, log_mix[i] + rng.gumbel(size=len(labels)), -np.inf)
+            scores = np.where(left > 0, log_mix[i] + rng.gumbel(size=classes), -np.inf)
             label = int(scores.argmax())
             left[label] -= 1
             parts[i].append(int(pools[label][left[label]]))
     return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
 
-def _log_dirichlet(
-    rng: np.random.Generator, clients: int, classes: int, alpha: float
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """log of gamma(alpha) draws: log G(alpha + 1) + log(U) / alpha stays finite for tiny alpha."""
-    boosted = np.log(rng.gamma(alpha + 1, size=(clients, classes)))
-    uniforms = 1.0 - rng.random(size=(clients, classes))
+def _weighted(rng: np.random.Generator, left: Indices, log_mix: Floats, size: int) -> Indices:
+    """How many of each class, when `size` of the samples left are drawn by their class's weight.
+
+    Drawing by weight without replacement is a race: each sample arrives after an exponential time
+    over its weight, and the first ones are taken. Of a class only the order of arrival matters,
+    whose gaps are exponential over the number still to come; so classes, not samples, are drawn.
+    """
+    width = min(size, int(left.max()))
+    coming = left[:, None] - np.arange(width)  # (classes, width)
+    draws = rng.standard_exponential(coming.shape)
+    gaps = np.where(coming > 0, draws / np.maximum(coming, 1), np.inf)
+    arrivals = np.log(np.cumsum(gaps, axis=1)) - log_mix[:, None]
+    first = np.argpartition(arrivals, size - 1, axis=None)[:size]
+    return np.bincount(first // width, minlength=len(left))
+
+
+def _per_class(
+    rng: np.random.Generator, supply: Indices, clients: int, alpha: float, minimum: int
+) -> Indices:
+    """(clients, classes): how many samples of each class a client gets."""
+    best, least = np.zeros((clients, len(supply)), dtype=np.int64), clients * minimum + 1
+    for _ in range(REDRAWS):
+        counts = _divided(_log_dirichlet(rng, len(supply), clients, alpha), supply)
+        missing = int(np.maximum(minimum - counts.sum(axis=1), 0).sum())
+        if missing == 0:
+            return counts
+        if missing < least:
+            best, least = counts, missing
+    return _repaired(best, minimum)
+
+
+def _divided(log_mix: Floats, supply: Indices) -> Indices:
+    classes, clients = log_mix.shape
+    counts = np.zeros((clients, classes), dtype=np.int64)
+    sizes = np.zeros(clients, dtype=np.int64)
+    for label in range(classes):
+        # Somebody is open: before the last class the clients hold less than n / clients on average.
+        open_ = np.flatnonzero(sizes * clients < supply.sum())
+        counts[open_, label] = _apportioned(_shares(log_mix[label, open_]), int(supply[label]))
+        sizes += counts[:, label]
+    return counts
+
+
+def _repaired(counts: Indices, minimum: int) -> Indices:
+    """The largest client gives one of its most frequent class, until all have the minimum."""
+    counts, sizes = counts.copy(), counts.sum(axis=1)
+    for poor in map(int, np.flatnonzero(sizes < minimum)):
+        while sizes[poor] < minimum:
+            rich = int(sizes.argmax())
+            label = int(counts[rich].argmax())
+            counts[[rich, poor], label] += (-1, 1)
+            sizes[[rich, poor]] += (-1, 1)
+    return counts
+
+
+class _Form(NamedTuple):
+    example: str
+    kind: type[int] | type[float] = int
+    least: int = 0  # numbers after the colon
+    most: int = 0
+
+
+_FORMS = {
+    "iid": _Form("iid"),
+    "dirichlet": _Form("dirichlet:0.3", float, 0, 1),
+    "dirichlet-sequential": _Form("dirichlet-sequential:0.3", float, 0, 1),
+    "dirichlet-per-class": _Form("dirichlet-per-class:0.3", float, 0, 1),
+    "shards": _Form("shards:2 or shards:2x200", int, 0, 2),
+    "classes": _Form("classes:5", int, 1, 1),
+    "natural": _Form("natural"),
+    "quantity": _Form("quantity:0.5", float, 1, 1),
+    "replicated": _Form("replicated"),
+}
+_LAW_OF: dict[str, Law] = {
+    "dirichlet": "equal",
+    "dirichlet-sequential": "sequential",
+    "dirichlet-per-class": "per-class",
+}
+
+
+def parse(
+    text: str,
+    targets: Labels,
+    clients: int | None,
+    *,
+    alpha: float = 0.3,
+    owners: Labels | None = None,
+    seed: int = 0,
+) -> list[Indices]:
+    """A partition as on the command line: `iid`, `dirichlet:0.3`, `shards:2x200`, `natural`.
+
+    `alpha` is that of a Dirichlet form without a number; `shards` alone means two per client.
+    `clients=None` is for `natural`: all ids.
+    """
+    name, numbers = _form(text)
+    if owners is not None and len(owners) != len(targets):
+        raise ValueError(
+            f"A partition needs one owner per sample, {len(targets)}, got {len(owners)}; give both "
+            "of the same samples."
+        )
+    if name == "natural":
+        if owners is None:
+            raise ValueError(
+                "partition natural needs data with natural clients such as writers or roles, got "
+                "data without; choose another such as dirichlet:0.3."
+            )
+        return natural(owners, clients, seed=seed)
+    if clients is None:
+        raise ValueError(f"partition {name} needs a number of clients, got none; set clients.")
+    match name, numbers:
+        case "iid", _:
+            return iid(targets, clients, seed=seed)
+        case "replicated", _:
+            return replicated(targets, clients)
+        case "shards", [*counts]:
+            per_client = int(counts[0]) if counts else 2
+            size = int(counts[1]) if counts[1:] else None
+            return shards(targets, clients, per_client=per_client, size=size, seed=seed)
+        case "classes", [classes]:
+            return classes_per_client(targets, clients, int(classes), seed=seed)
+        case "quantity", [skew]:
+            return quantity(targets, clients, skew, seed=seed)
+    skew = numbers[0] if numbers else alpha
+    return dirichlet(targets, clients, skew, law=_LAW_OF[name], seed=seed)
+
+
+def check_form(text: str) -> None:
+    """Refuse what `parse` would, as far as the text alone tells."""
+    _form(text)
+
+
+def _form(text: str) -> tuple[str, list[float]]:
+    name, colon, rest = text.strip().partition(":")
+    require_choice("partition", "its name", name, _FORMS)
+    form = _FORMS[name]
+    try:
+        numbers = [form.kind(number) for number in rest.split("x")] if colon else []
+    except ValueError:
+        numbers = [math.nan]
+    fits = form.least <= len(numbers) <= form.most and all(0 < n < math.inf for n in numbers)
+    kind = " with alpha > 0" if form.kind is float else " with whole numbers >= 1"
+    expected = f"a form such as {form.example}{kind if form.most else ''}"
+    require(fits, "partition", expected, text)
+    return name, numbers
+
+
+def _check_clients(clients: int) -> None:
+    whole = is_whole(clients) and clients >= 1
+    require(whole, "A partition", "clients >= 1, a whole number", clients)
+
+
+def _check(samples: int, clients: int) -> None:
+    _check_clients(clients)
+    require(
+        samples >= clients,
+        "A partition",
+        f"at least one sample for each of {clients} clients",
+        samples,
+        "use fewer clients",
+    )
+
+
+def _require_count(who: str, name: str, value: Any) -> None:
+    require(is_whole(value) and value >= 1, who, f"{name} >= 1, a whole number", value)
+
+
+def _check_minimum(who: str, minimum: int, samples: int, clients: int) -> None:
+    _require_count(who, "minimum", minimum)
+    require(
+        clients * minimum <= samples,
+        who,
+        f"{clients * minimum} samples for {clients} clients of at least minimum = {minimum}",
+        samples,
+        "use fewer clients or lower minimum",
+    )
+
+
+def _codes(
+    who: str, values: Labels, what: str = "label", remedy: str = "use iid for regression"
+) -> tuple[Indices, int]:
+    """Labels as 0, 1, ... in their order, and how many there are."""
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    if isinstance(array, Tensor):
+        whole = not (array.is_floating_point() or array.is_complex())
+    else:
+        whole = array.dtype.kind in "iub"
+    if array.ndim != 1 or not whole:
+        raise ValueError(
+            f"{who} needs one integer {what} per sample, got {array.dtype} of shape "
+            f"{tuple(array.shape)}; {remedy}."
+        )
+    plain = array.cpu().numpy() if isinstance(array, Tensor) else array
+    distinct, codes = np.unique(plain, return_inverse=True)
+    return codes.astype(np.int64), len(distinct)
+
+
+def _pools(rng: np.random.Generator, codes: Indices) -> list[Indices]:
+    """The samples of each class in random order."""
+    order = np.argsort(codes, kind="stable")
+    cuts = np.cumsum(np.bincount(codes))[:-1]
+    return [rng.permutation(pool) for pool in np.split(order, cuts)]
+
+
+def _deal(pools: list[Indices], counts: Indices) -> list[Indices]:
+    """Parts with counts[i, c] samples of pool c for client i."""
+    clients = np.arange(len(counts))
+    owner = np.full(sum(map(len, pools)), -1, dtype=np.int64)
+    for label, pool in enumerate(pools):
+        holders = np.repeat(clients, counts[:, label])
+        owner[pool[: len(holders)]] = holders
+    return _grouped(owner, len(counts))
+
+
+def _grouped(owner: Indices, clients: int) -> list[Indices]:
+    """The samples of each client in their order; those of owner -1 are nobody's."""
+    held = np.flatnonzero(owner >= 0)
+    order = held[np.argsort(owner[held], kind="stable")]
+    cuts = np.cumsum(np.bincount(owner[held], minlength=clients))[:-1]
+    return np.split(order, cuts)
+
+
+def _log_dirichlet(rng: np.random.Generator, rows: int, columns: int, alpha: float) -> Floats:
+    """log of gamma(alpha) draws: log G(alpha + 1) + log(U) / alpha stays finite for tiny alpha.
+
+    rng.dirichlet would divide by zero there, because every gamma underflows.
+    """
+    alpha = min(max(alpha, 1e-300), 1e300)  # the limits, long before: one-hot and uniform
+    boosted = np.log(rng.gamma(alpha + 1, size=(rows, columns)))
+    uniforms = 1.0 - rng.random(size=(rows, columns))
     return boosted + np.log(uniforms) / alpha
+
+
+def _shares(log_weights: Floats) -> Floats:
+    weights = np.exp(log_weights - log_weights.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def _apportioned(shares: Floats, count: int) -> Indices:
+    """Whole numbers that sum to count: the differences of floor(cumulated shares * count)."""
+    cuts = np.minimum((np.cumsum(shares)[:-1] * count).astype(np.int64), count)
+    return np.diff(cuts, prepend=0, append=count)
