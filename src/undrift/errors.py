@@ -27,3 +27,7 @@ class DivergenceError(UndriftError):
 
 class CheckpointError(UndriftError):
     """A checkpoint is missing, damaged, or belongs to another run."""
+
+
+class DataError(UndriftError):
+    """A data set is missing, damaged, or not what its name says."""

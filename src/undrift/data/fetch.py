@@ -1,0 +1,314 @@
+"""Downloads with published checksums: a file is either whole and right, or not there.
+
+Bytes go to a `.part` file of this process's own in the same folder and are moved into place only
+when length and digest agree, so several processes may fetch the same file at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import secrets
+import sys
+import time
+import urllib.request
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from undrift.check import require
+from undrift.errors import DataError
+
+TIMEOUT = 30.0  # seconds without a byte
+STALE = 24 * 3600.0  # seconds after which a `.part` file belongs to nobody
+_BLOCK = 1 << 18
+_DIGEST = re.compile(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file to download: its mirrors in order, its name here, its length and digest."""
+
+    urls: tuple[str, ...]
+    name: str
+    size: int | None
+    digest: str  # "md5:..." or "sha256:..."
+
+    def __post_init__(self) -> None:
+        require(bool(self.urls), "Remote", "at least one url", self.urls)
+        for url in self.urls:
+            require(_over_http(url), "Remote", "urls of http or https", url)
+        plain = self.name == Path(self.name).name and self.name not in ("", ".", "..")
+        require(plain, "Remote", "a plain file name", self.name)
+        known = _DIGEST.fullmatch(self.digest) is not None
+        require(known, "Remote", "digest md5:<32 hex> or sha256:<64 hex>", self.digest)
+
+
+Remotes = tuple[Remote, ...]
+
+
+def download(remote: Remote, folder: str | Path, *, quiet: bool = False) -> Path:
+    """The file in `folder`, downloaded unless it is there and right already."""
+    target = Path(folder) / remote.name
+    if _right(target, remote):
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
+        failures = []
+        for url in remote.urls:
+            try:
+                with _progress(remote, quiet) as bar:
+                    _attempt(url, remote, target, bar)
+                return target
+            except _FailedError as failure:
+                failures.append(f"{failure} from {url}")
+    except OSError as error:
+        raise DataError(
+            f"{target} needs a folder that can be written to, got {error.strerror or error}; "
+            "free some room or choose another data folder."
+        ) from error
+    length = "" if remote.size is None else f"{remote.size} bytes with "
+    raise DataError(
+        f"{target} needs {length}{remote.digest}, got {' and '.join(failures)}; "
+        f"try again later, or fetch the file by hand and put it at {target}."
+    )
+
+
+class _FailedError(Exception):
+    """A mirror did not give the file; the text says what it gave instead."""
+
+
+class _Bar(Protocol):
+    def __call__(self, done: int, total: int | None) -> None: ...
+
+
+class _HttpOnly(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but never to ftp, which the standard library would."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Any,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        if not _over_http(newurl):
+            fp.close()
+            raise URLError(f"a redirect to {newurl}, which is not http or https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _over_http(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https")
+
+
+def _hash(remote: Remote) -> Any:
+    return hashlib.new(remote.digest.partition(":")[0], usedforsecurity=False)
+
+
+def _right(path: Path, remote: Remote) -> bool:
+    try:
+        if remote.size is not None and path.stat().st_size != remote.size:
+            return False
+        with path.open("rb") as file:
+            found = _hash(remote)
+            while block := file.read(_BLOCK):
+                found.update(block)
+    except OSError:
+        return False
+    return bool(found.hexdigest() == remote.digest.partition(":")[2])
+
+
+def _sweep(target: Path) -> None:
+    """Remove what a killed download left; a running one has just written to its own."""
+    for part in target.parent.glob(f"{target.name}.*.part"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > STALE:
+                part.unlink()
+
+
+def _attempt(url: str, remote: Remote, target: Path, bar: _Bar) -> None:
+    part = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            _receive(url, remote, file, bar)
+            file.flush()
+            os.fsync(file.fileno())
+        _move(part, target, remote)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _move(part: Path, target: Path, remote: Remote) -> None:
+    try:
+        part.replace(target)
+    except OSError:
+        # On Windows another process may be reading the file it has just finished.
+        if not _right(target, remote):
+            raise
+    with suppress(OSError):  # the new name, too, must outlast a crash; not all systems can
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _receive(url: str, remote: Remote, file: IO[bytes], bar: _Bar) -> None:
+    found = _hash(remote)
+    done = 0
+    with closing(_blocks(url, remote.size)) as blocks:
+        for block, total in blocks:
+            done += len(block)
+            if total is not None and done > total:
+                raise _FailedError(f"more than {total} bytes")
+            file.write(block)
+            found.update(block)
+            bar(done, total)
+    if total is not None and done != total:
+        raise _FailedError(f"{done} of {total} bytes")
+    kind, _, digest = remote.digest.partition(":")
+    if found.hexdigest() != digest:
+        raise _FailedError(f"{kind}:{found.hexdigest()}")
+
+
+def _blocks(url: str, size: int | None) -> Generator[tuple[bytes, int | None], None, None]:
+    """The body in blocks, an empty one first, each with the length of the whole if known."""
+    request = urllib.request.Request(url, headers={"User-Agent": "undrift"})
+    opener = urllib.request.build_opener(_HttpOnly)
+    try:
+        with opener.open(request, timeout=TIMEOUT) as response:
+            length = response.headers.get("Content-Length", "")
+            announced = int(length) if length.isdecimal() else size
+            if size is not None and announced != size:
+                raise _FailedError(f"{announced} bytes")
+            yield b"", announced
+            while block := response.read(_BLOCK):
+                yield block, announced
+    except HTTPError as error:
+        with error:
+            raise _FailedError(f"HTTP {error.code} {error.reason}".rstrip()) from error
+    except URLError as error:
+        raise _FailedError(_reason(error.reason)) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _FailedError(_reason(error)) from error
+
+
+def _reason(error: object) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing for {TIMEOUT:g} seconds"
+    return str(error) or type(error).__name__
+
+
+@contextmanager
+def _progress(remote: Remote, quiet: bool) -> Iterator[_Bar]:
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(remote.name, total=remote.size)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _files(kind: str, bases: tuple[str, ...], table: dict[str, tuple[int, str]]) -> Remotes:
+    return tuple(
+        Remote(tuple(base + name for base in bases), name, size, f"{kind}:{digest}")
+        for name, (size, digest) in table.items()
+    )
+
+
+REMOTES: dict[str, Remotes] = {
+    "mnist": _files(
+        "md5",
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        {
+            "train-images-idx3-ubyte.gz": (9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            "train-labels-idx1-ubyte.gz": (28881, "d53e105ee54ea40749a09fcbcd1e9432"),
+            "t10k-images-idx3-ubyte.gz": (1648877, "9fb629c4189551a2d022fa330f9573f3"),
+            "t10k-labels-idx1-ubyte.gz": (4542, "ec29112dd5afa0611ce80d1b7f02629c"),
+        },
+    )
+    + _files(  # QMNIST's labels, for the writers of MNIST's images
+        "md5",
+        ("https://raw.githubusercontent.com/facebookresearch/qmnist/master/",),
+        {
+            "qmnist-train-labels-idx2-int.gz": (463024, "0058f8dd561b90ffdd0f734c6a30e5e4"),
+            "qmnist-test-labels-idx2-int.gz": (526800, "5b5b05890a5e13444e108efe57b788aa"),
+        },
+    ),
+    "fashion-mnist": _files(
+        "md5",
+        (
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        ),
+        {
+            "train-images-idx3-ubyte.gz": (26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            "train-labels-idx1-ubyte.gz": (29515, "25c81989df183df01b3e8a0aad5dffbe"),
+            "t10k-images-idx3-ubyte.gz": (4422102, "bef4ecab320f06d8554ea6380940ec79"),
+            "t10k-labels-idx1-ubyte.gz": (5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+        },
+    ),
+    "cifar10": _files(
+        "md5",
+        ("https://www.cs.toronto.edu/~kriz/",),
+        {"cifar-10-binary.tar.gz": (170052171, "c32a1d4ab5d03f1284b67883e8d87530")},
+    ),
+    "cifar100": _files(
+        "md5",
+        ("https://www.cs.toronto.edu/~kriz/",),
+        {"cifar-100-binary.tar.gz": (168513733, "03b5dce01913d631647c71ecec9e9cb8")},
+    ),
+    "tiny-imagenet": _files(
+        "md5",
+        ("http://cs231n.stanford.edu/", "https://cs231n.stanford.edu/"),
+        {"tiny-imagenet-200.zip": (248100043, "90528d7ca1a48142e341f4ef8d21d0de")},
+    ),
+    "a9a": _files(
+        "sha256",
+        ("https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",),
+        {
+            "a9a": (2329875, "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"),
+            "a9a.t": (1164628, "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9"),
+        },
+    ),
+    "imdb": _files(
+        "md5",
+        (
+            "https://ai.stanford.edu/~amaas/data/sentiment/",
+            "https://bj.bcebos.com/dataset/imdb%2F",
+        ),
+        {"aclImdb_v1.tar.gz": (84125825, "7c2ac02c03563afcf9b574c7e56c153a")},
+    ),
+}
+
+# None of these has a published checksum; LEAF makes its files anew from their sources.
+BY_HAND: dict[str, str] = {
+    "femnist": "put LEAF's train/*.json and test/*.json there, as its data/femnist/preprocess.sh "
+    "makes them.",
+    "celeba": "put LEAF's train/*.json and test/*.json there, as its data/celeba/preprocess.sh "
+    "makes them, and the aligned images of CelebA into raw/img_align_celeba beside them.",
+    "shakespeare": "put Gutenberg's pg100.txt or pg100.txt.gz (number 100, of 1994) there, "
+    "or tiny Shakespeare's input.txt, or LEAF's train/*.json and test/*.json.",
+}

@@ -1,0 +1,1 @@
+"""Readers of the files that data sets are published in."""

@@ -1,0 +1,378 @@
+"""CIFAR-10 and CIFAR-100: the original binary and python batches, or lossless mosaics.
+
+The python batches are pickles, which could run any code when loaded as such. The unpickler here
+knows the opcodes of plain data alone and builds stand-ins for NumPy's arrays and types, so that
+nothing named in a file is ever imported or called.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.data.formats.images import decode, read_archive
+from undrift.data.stored import Part, Stored, damaged
+
+Pixels = NDArray[np.uint8]
+Batch = tuple[Pixels, NDArray[np.int64]]  # (N, 3, 32, 32) and (N,)
+Files = dict[str, bytes]
+
+_SIDE = 32
+_PIXELS = 3 * _SIDE * _SIDE
+_AGAIN = "fetch it again"
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """What differs between the two data sets."""
+
+    title: str
+    classes: int
+    train: tuple[str, ...]  # batches
+    test: str
+    folders: tuple[str, str]  # of the binary and of the python form
+    archives: tuple[str, str]
+    extra_bytes: int  # of a binary row before its label: CIFAR-100 has the coarse label there
+    labels_key: str
+    text_names: str  # file of the class names, one a line
+    meta: str  # pickle that holds them under `names_key`
+    names_key: str
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        return (*self.train, self.test)
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Every file a reader may ask for."""
+        ends = ("", ".bin", ".webp")
+        batches = {name + end for name in self.batches for end in ends}
+        return frozenset(batches | {self.meta, self.text_names, "labels.npy"})
+
+
+_CIFAR10 = _Variant(
+    title="CIFAR-10",
+    classes=10,
+    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+    test="test_batch",
+    folders=("cifar-10-batches-bin", "cifar-10-batches-py"),
+    archives=("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"),
+    extra_bytes=0,
+    labels_key="labels",
+    text_names="batches.meta.txt",
+    meta="batches.meta",
+    names_key="label_names",
+)
+_CIFAR100 = _Variant(
+    title="CIFAR-100",
+    classes=100,
+    train=("train",),
+    test="test",
+    folders=("cifar-100-binary", "cifar-100-python"),
+    archives=("cifar-100-binary.tar.gz", "cifar-100-python.tar.gz"),
+    extra_bytes=1,
+    labels_key="fine_labels",
+    text_names="fine_label_names.txt",
+    meta="meta",
+    names_key="fine_label_names",
+)
+
+
+def read_cifar10(folder: str | Path) -> Stored:
+    """CIFAR-10 in any of its forms, images as (N, 3, 32, 32) bytes.
+
+    `folder` holds the batches, the original sub-folder with them, the original archive, or the
+    mosaics `data_batch_1.webp` ... with `labels.npy`.
+    """
+    return _read(Path(folder), _CIFAR10)
+
+
+def read_cifar100(folder: str | Path) -> Stored:
+    """CIFAR-100 with its fine labels, in any of the forms of `read_cifar10`."""
+    return _read(Path(folder), _CIFAR100)
+
+
+def _read(folder: Path, variant: _Variant) -> Stored:
+    where, files = _find(folder, variant)
+    with ThreadPoolExecutor() as pool:  # mosaics decode outside of Python's lock
+        batches = list(pool.map(lambda name: _batch(where, name, files, variant), variant.batches))
+    for name, (_, labels) in zip(variant.train, batches, strict=False):
+        if len(labels) != len(batches[0][1]):  # one that was cut off between two images
+            expected = f"{len(batches[0][1]):,} images as in {variant.train[0]}"
+            raise damaged(where / name, expected, f"{len(labels):,}", _AGAIN)
+    if "labels.npy" in files:
+        batches = _with_labels(where, files["labels.npy"], batches)
+    for name, (_, labels) in zip(variant.batches, batches, strict=True):
+        _check_labels(where / name, labels, variant.classes)
+    pixels, targets = zip(*batches[:-1], strict=True)
+    return Stored(
+        Part(np.concatenate(pixels), np.concatenate(targets)),
+        Part(*batches[-1]),
+        classes=variant.classes,
+        labels=_class_names(where, files, variant),
+    )
+
+
+def _find(folder: Path, variant: _Variant) -> tuple[Path, Files]:
+    """The first place with a whole set of batches in one form, and its files."""
+    partial = None
+    places = (folder, *(folder / name for name in variant.folders))
+    for place in places:
+        present = {name for name in variant.known if (place / name).is_file()}
+        form, missing = _form(present, variant)
+        if form and not missing:
+            return place, {name: _bytes(place / name) for name in sorted(form)}
+        partial = partial or (missing and (place, missing))
+    for name in variant.archives:
+        if (folder / name).is_file():
+            members = read_archive(folder / name, lambda path: Path(path).name in variant.known)
+            files = {Path(path).name: data for path, data in members.items()}
+            form, missing = _form(set(files), variant)
+            if form and not missing:
+                return folder / name, {kept: files[kept] for kept in form}
+            partial = partial or (folder / name, missing or set(variant.batches))
+    if partial:
+        where, lost = partial
+        raise damaged(where, f"all batches of {variant.title}", f"no {min(lost)}", "complete it")
+    names = ", ".join(variant.folders + variant.archives)
+    remedy = f"put one of {names} there"
+    raise damaged(folder, f"the batches of {variant.title}", "none", remedy)
+
+
+def _form(present: set[str], variant: _Variant) -> tuple[set[str], set[str]]:
+    """Files of the first form that is there, and which of it are missing."""
+    names = {variant.meta, variant.text_names} & present
+    first: tuple[set[str], set[str]] = (set(), set())
+    for end, beside in ((".bin", set[str]()), ("", set[str]()), (".webp", {"labels.npy"})):
+        batches = {name + end for name in variant.batches}
+        missing = (batches | beside) - present
+        if not missing:
+            return batches | beside | names, missing
+        if batches & present and not first[0]:
+            first = (batches, missing)
+    return first
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        remedy = "check its permissions"
+        raise damaged(path, "a readable file", error.strerror or error, remedy) from error
+
+
+def _batch(where: Path, name: str, files: Files, variant: _Variant) -> Batch:
+    # Taken out of the files: the bytes of a batch are not needed twice.
+    if f"{name}.bin" in files:
+        return _binary(where / f"{name}.bin", files.pop(f"{name}.bin"), variant)
+    if f"{name}.webp" in files:
+        images = read_mosaic(where / f"{name}.webp", files.pop(f"{name}.webp"))
+        return images, np.zeros(len(images), np.int64)  # the labels lie in a file of their own
+    return _python(where / name, files.pop(name), variant)
+
+
+def _binary(path: Path, data: bytes, variant: _Variant) -> Batch:
+    before = variant.extra_bytes + 1
+    row = before + _PIXELS
+    if not data or len(data) % row:
+        expected = f"rows of {row:,} bytes, one per image"
+        raise damaged(path, expected, f"{len(data):,} bytes", _AGAIN)
+    rows = np.frombuffer(data, np.uint8).reshape(-1, row)
+    images = rows[:, before:].reshape(-1, 3, _SIDE, _SIDE).copy()
+    return images, rows[:, before - 1].astype(np.int64)
+
+
+def read_mosaic(path: Path, data: bytes) -> Pixels:
+    """Images tiled row by row into one large image without loss."""
+    pixels = decode(str(path), data)
+    height, width, _ = pixels.shape
+    if height % _SIDE or width % _SIDE:
+        expected = f"sides that are multiples of {_SIDE} pixels"
+        raise damaged(path, expected, f"{width} x {height}", _AGAIN)
+    tiles = pixels.reshape(height // _SIDE, _SIDE, width // _SIDE, _SIDE, 3)
+    return tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, _SIDE, _SIDE)
+
+
+def _with_labels(where: Path, data: bytes, batches: list[Batch]) -> list[Batch]:
+    path, count = where / "labels.npy", sum(len(images) for images, _ in batches)
+    try:
+        labels = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise damaged(path, "an array of labels", error, _AGAIN) from error
+    if not isinstance(labels, np.ndarray) or labels.shape != (count,) or labels.dtype.kind != "u":
+        got = f"{labels.dtype} of shape {labels.shape}" if hasattr(labels, "dtype") else "none"
+        raise damaged(path, f"{count:,} whole numbers, one label per tile", got, _AGAIN)
+    ends = np.cumsum([len(images) for images, _ in batches])[:-1]
+    parts = np.split(labels.astype(np.int64), ends)
+    return [(images, part) for (images, _), part in zip(batches, parts, strict=True)]
+
+
+def _check_labels(path: Path, labels: NDArray[np.int64], classes: int) -> None:
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        expected = f"labels from 0 to {classes - 1}"
+        raise damaged(path, expected, f"{labels[row]} for image {row}", _AGAIN)
+
+
+def _class_names(where: Path, files: Files, variant: _Variant) -> tuple[str, ...]:
+    if variant.meta in files:
+        path = where / variant.meta
+        found = _unpickled(path, files[variant.meta]).get(variant.names_key)
+        listed = found if isinstance(found, list) else []
+        names = tuple(_as_text(name) for name in listed)
+    elif variant.text_names in files:
+        path = where / variant.text_names
+        lines = _as_text(files[variant.text_names]).splitlines()
+        names = tuple(line.strip() for line in lines if line.strip())
+    else:
+        return ()
+    if len(names) != variant.classes:
+        raise damaged(path, f"{variant.classes} class names", len(names), _AGAIN)
+    return names
+
+
+def _as_text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _python(path: Path, data: bytes, variant: _Variant) -> Batch:
+    content = _unpickled(path, data)
+    array, labels = content.get("data"), content.get(variant.labels_key)
+    pixels = array.pixels() if isinstance(array, _Array) else None
+    if pixels is None:
+        expected = f"an N x {_PIXELS} array of bytes under 'data'"
+        raise damaged(path, expected, type(array).__name__.strip("_"), _AGAIN)
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        expected = f"a list of whole numbers under {variant.labels_key!r}"
+        raise damaged(path, expected, type(labels).__name__, _AGAIN)
+    if len(labels) != len(pixels):
+        expected = f"{len(pixels):,} labels, one per image"
+        raise damaged(path, expected, f"{len(labels):,}", _AGAIN)
+    # Numbers beyond 64 bits become the label -1, which is refused with the others.
+    small = [label if 0 <= label < variant.classes else -1 for label in labels]
+    return pixels, np.array(small, dtype=np.int64)
+
+
+class _Inert:
+    """A stand-in that takes what a pickle gives it and does nothing."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments, self.state = arguments, ()
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state if isinstance(state, tuple) else ()
+
+
+class _Array(_Inert):
+    """Of numpy.ndarray: `_reconstruct(type, shape, code)` with its content in the state."""
+
+    def content(self) -> tuple[Any, Any, Any, Any]:
+        """Shape, dtype, whether in Fortran's order, and bytes."""
+        return self.state[1:] if len(self.state) == 5 else (None, None, None, None)
+
+    def pixels(self) -> Pixels | None:
+        shape, dtype, fortran, data = self.content()
+        if not isinstance(dtype, _Type) or not dtype.arguments or fortran not in (False, True):
+            return None
+        rows = len(data) // _PIXELS if isinstance(data, (bytes, bytearray)) else 0
+        if dtype.arguments[0] not in ("u1", b"u1") or rows < 1:
+            return None
+        if shape != (rows, _PIXELS) or len(data) != rows * _PIXELS:
+            return None
+        flat = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+        return flat.reshape(-1, 3, _SIDE, _SIDE).copy()
+
+
+class _Buffer(_Array):
+    """Of `_frombuffer(bytes, dtype, shape, order)`, which protocol 5 uses."""
+
+    def content(self) -> tuple[Any, Any, Any, Any]:
+        if len(self.arguments) != 4:
+            return None, None, None, None
+        data, dtype, shape, order = self.arguments
+        return shape, dtype, order in ("F", b"F"), data
+
+
+class _Type(_Inert):
+    """Of numpy.dtype."""
+
+
+class _Encoded(_Inert):
+    """Of `_codecs.encode(text, "latin1")`, how Python 3 writes bytes in protocol 2."""
+
+    def __new__(cls, *arguments: Any) -> Any:
+        text, encoding = arguments
+        if not isinstance(text, str) or encoding != "latin1":
+            raise pickle.UnpicklingError(f"text encoded as {encoding!r}")
+        return text.encode("latin1")
+
+
+_STAND_INS: dict[tuple[str, str], type[_Inert]] = {
+    ("numpy", "ndarray"): _Inert,
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _Encoded,
+    **{
+        (f"numpy.{core}.{module}", name): stand_in
+        for core in ("core", "_core")
+        for module, name, stand_in in (
+            ("multiarray", "_reconstruct", _Array),
+            ("numeric", "_frombuffer", _Buffer),
+        )
+    },
+}
+# fmt: off
+_OPCODES = (  # of the protocols 2 to 5
+    pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.NONE, pickle.NEWTRUE,
+    pickle.NEWFALSE, pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.BINGET,
+    pickle.LONG_BINGET, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1,
+    pickle.BINFLOAT, pickle.BINSTRING, pickle.SHORT_BINSTRING, pickle.BINUNICODE,
+    pickle.SHORT_BINUNICODE, pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.BINBYTES8,
+    pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_TUPLE, pickle.TUPLE,
+    pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.EMPTY_DICT, pickle.SETITEM,
+    pickle.SETITEMS, pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BUILD,
+)
+# fmt: on
+
+
+class _PlainUnpickler(pickle._Unpickler):
+    """Plain data alone; in Python, as the C one allocates whatever a damaged file claims."""
+
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = {
+        opcode[0]: pickle._Unpickler.dispatch[opcode[0]] for opcode in _OPCODES
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _STAND_INS[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"the name {module}.{name}") from None
+
+    def load_bytearray8(self) -> None:
+        (size,) = struct.unpack("<Q", self.read(8))  # type: ignore[attr-defined]
+        # Read first: the inherited method asks for as much memory as the file claims.
+        self.append(bytearray(self.read(min(size, sys.maxsize))))  # type: ignore[attr-defined]
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+
+
+def _unpickled(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        content = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+    except Exception as error:  # a damaged pickle raises errors of every kind
+        got = f"an unknown opcode {error}" if isinstance(error, KeyError) else str(error)
+        remedy = "fetch it again; nothing in it was run"
+        raise damaged(path, "a pickle of plain arrays and lists", got or "less", remedy) from error
+    if not isinstance(content, dict):
+        raise damaged(path, "a dictionary", type(content).__name__, _AGAIN)
+    return {_as_text(key): value for key, value in content.items()}

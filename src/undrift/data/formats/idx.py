@@ -1,0 +1,170 @@
+"""The idx files of MNIST and Fashion-MNIST, and QMNIST's writers of the MNIST digits.
+
+An idx file is two zero bytes, a code of the data type, the number of dimensions, each dimension
+as a 32-bit integer, then the items; everything is big-endian.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.data.stored import Array, Part, Stored, damaged
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_MOST_DIMENSIONS = 8
+_GZIP = b"\x1f\x8b"
+_DEFLATE_RATIO = 1032  # deflate cannot shrink anything more than this
+_AGAIN = "fetch the file again"
+
+
+def read_idx(path: str | Path) -> Array:
+    """The array of an idx file, plain or gzip (told by its first bytes, not by its name)."""
+    path = Path(path)
+    try:
+        with path.open("rb") as plain:
+            packed = plain.read(2) == _GZIP
+        size = path.stat().st_size
+        if not packed:
+            with path.open("rb") as file:
+                return _read(file, path, most=size)
+        with gzip.open(path) as file:
+            return _read(file, path, most=size * _DEFLATE_RATIO)
+    except EOFError as error:
+        raise damaged(path, "a whole gzip file", "one that ends too early", _AGAIN) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise damaged(path, "a sound gzip file", error, _AGAIN) from error
+    except OSError as error:
+        remedy = "put the file there"
+        raise damaged(path, "a readable idx file", error.strerror or error, remedy) from error
+
+
+def _read(file: io.BufferedIOBase, path: Path, most: int) -> Array:
+    start = file.read(4)
+    whole = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES
+    if not whole or not 1 <= start[3] <= _MOST_DIMENSIONS:
+        magic = f"0x{start.hex()}" if start else "an empty file"
+        expected = "an idx magic number such as 0x00000803"
+        raise damaged(path, expected, magic, "check that it is the idx file, or fetch it again")
+    sizes = file.read(4 * start[3])
+    if len(sizes) < 4 * start[3]:
+        raise damaged(path, f"{start[3]} dimensions after its magic number", "fewer", _AGAIN)
+    shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
+    if 0 in shape:
+        raise damaged(path, "at least one item in every dimension", shape, _AGAIN)
+    dtype = np.dtype(_TYPES[start[2]])
+    size = math.prod(shape) * dtype.itemsize
+    # Before any memory is asked for: the header of a damaged file may claim terabytes.
+    if size > most:
+        raise _wrong_length(path, shape, size, f"a file that holds at most {most:,}")
+    payload = np.empty(size, np.uint8)
+    got = _fill(file, payload)
+    if got < size or file.read(1):
+        raise _wrong_length(path, shape, size, f"{got:,}" if got < size else "more")
+    items: Array = payload.view(dtype).reshape(shape)
+    return items.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _fill(file: io.BufferedIOBase, payload: NDArray[np.uint8]) -> int:
+    view, done = payload.data, 0
+    while done < len(view):
+        chunk = file.read(min(1 << 20, len(view) - done))
+        if not chunk:
+            break
+        view[done : done + len(chunk)] = chunk
+        done += len(chunk)
+    return done
+
+
+def _wrong_length(path: Path, shape: tuple[int, ...], size: int, got: str) -> Exception:
+    sides = " x ".join(f"{n:,}" for n in shape)
+    return damaged(path, f"{size:,} bytes of data for its {sides} items", got, _AGAIN)
+
+
+def read_mnist(folder: str | Path) -> Stored:
+    """MNIST or Fashion-MNIST from their four files, images as (N, 1, 28, 28) bytes.
+
+    QMNIST's two label files beside them tell who wrote each digit of MNIST: the writers become
+    the natural clients, those of the training part and those of the test part together.
+    """
+    folder = Path(folder)
+    train = _read_part(folder, "train")
+    test = _read_part(folder, "t10k")
+    writers = _read_writers(folder, train, test)
+    if writers is None:
+        return Stored(train, test, classes=10)
+    ids, owners = np.unique(np.concatenate(writers), return_inverse=True)
+    owners = owners.astype(np.int64)
+    return Stored(
+        Part(train.inputs, train.targets, owners[: len(train)]),
+        Part(test.inputs, test.targets, owners[len(train) :]),
+        classes=10,
+        names=tuple(str(writer) for writer in ids),
+    )
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    """`name` or its other spelling with a dot, plain or gzip; None when there is none."""
+    spellings = (name, name.replace("-idx", ".idx"))
+    options = [folder / (spelling + end) for spelling in spellings for end in ("", ".gz")]
+    return next((path for path in options if path.is_file()), None)
+
+
+def _existing(folder: Path, name: str) -> Path:
+    path = _find(folder, name)
+    if path is None:
+        remedy = f"put {name}.gz into it"
+        raise damaged(folder, f"the file {name} or {name}.gz", "neither", remedy)
+    return path
+
+
+def _read_part(folder: Path, part: str) -> Part:
+    image_path = _existing(folder, f"{part}-images-idx3-ubyte")
+    label_path = _existing(folder, f"{part}-labels-idx1-ubyte")
+    images, labels = read_idx(image_path), read_idx(label_path)
+    if images.dtype != np.uint8 or images.ndim != 3 or images.shape[1:] != (28, 28):
+        got = f"{images.dtype} of shape {images.shape}"
+        raise damaged(image_path, "images of 28 x 28 bytes", got, "check that it is the right file")
+    if labels.dtype != np.uint8 or labels.ndim != 1:
+        got = f"{labels.dtype} of shape {labels.shape}"
+        raise damaged(label_path, "one byte per label", got, "check that it is the right file")
+    if len(labels) != len(images):
+        expected = f"{len(images):,} labels, one per image of {image_path.name}"
+        raise damaged(label_path, expected, f"{len(labels):,}", "fetch both files again")
+    if labels.max() > 9:
+        row = int(np.argmax(labels > 9))
+        raise damaged(label_path, "labels from 0 to 9", f"{labels[row]} in row {row}", _AGAIN)
+    return Part(images[:, None], labels.astype(np.int64))
+
+
+def _read_writers(folder: Path, train: Part, test: Part) -> tuple[Array, Array] | None:
+    """Column 2 of the QMNIST files; only the first rows of the test file belong to MNIST."""
+    names = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
+    if not any(_find(folder, name) for name in names):
+        return None
+    in_train, in_test = (_existing(folder, name) for name in names)
+    return _writers(in_train, train, exact=True), _writers(in_test, test, exact=False)
+
+
+def _writers(path: Path, part: Part, *, exact: bool) -> Array:
+    table = read_idx(path)
+    if table.dtype != np.int32 or table.ndim != 2 or table.shape[1] < 3:
+        expected = "rows of at least 3 integers (class, series, writer)"
+        raise damaged(path, expected, f"{table.dtype} of shape {table.shape}", _AGAIN)
+    if len(table) < len(part) or (exact and len(table) > len(part)):
+        expected = f"{'' if exact else 'at least '}{len(part):,} rows, one per image"
+        raise damaged(path, expected, f"{len(table):,}", _AGAIN)
+    table = table[: len(part)]
+    wrong = table[:, 0] != part.targets
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        expected = f"MNIST's label {part.targets[row]} in column 0 of row {row}"
+        remedy = "take the file away if the images are not MNIST's, else fetch it again"
+        raise damaged(path, expected, table[row, 0], remedy)
+    return table[:, 2]

@@ -1,0 +1,159 @@
+"""IMDb reviews (Maas et al., 2011): `aclImdb/{train,test}/{neg,pos}/<id>_<rating>.txt`.
+
+Read from the unpacked folder or straight from the archive, with the same result: samples stand
+negative before positive, each by file name. Words are numbered as they come and renumbered by
+rank at the end, so that 50,000 reviews are held as integers, never as words.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import tarfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.check import is_whole, require
+from undrift.data.stored import Part, Stored, damaged
+
+PADDING, UNKNOWN = 0, 1
+SPLITS = ("train", "test")
+SENTIMENTS = ("neg", "pos")
+ARCHIVES = ("aclImdb*.tar.gz", "aclImdb*.tar.xz")
+_WORD = re.compile(r"\w+(?:'\w+)*")
+_AGAIN = "fetch aclImdb_v1.tar.gz again"
+
+Ids = NDArray[np.int32]
+Review = tuple[str, str, str, bytes]  # split, sentiment, file name, content
+
+
+def read_imdb(folder: str | Path, *, words: int = 20_000, length: int = 256) -> Stored:
+    """The first `length` words of each review as int32 (N, length); 0 negative, 1 positive.
+
+    Token 0 pads at the end, 1 is any word that is not among the `words` - 2 most frequent of the
+    training part (of equals, the first in the alphabet). A review without words is one unknown.
+    """
+    require(is_whole(words) and words >= 3, "read_imdb", "words >= 3", words)
+    require(is_whole(length) and length >= 1, "read_imdb", "length >= 1", length)
+    source = _source(Path(folder))
+    texts = _Texts(source, length)
+    for review in _unpacked(source) if source.is_dir() else _archived(source):
+        texts.add(*review)
+    return texts.stored(words)
+
+
+def words_of(text: str) -> list[str]:
+    """Lower-cased words; an apostrophe within a word belongs to it, line breaks vanish."""
+    return _WORD.findall(text.replace("<br />", " ").lower())
+
+
+def _source(folder: Path) -> Path:
+    """The folder that holds `train` and `test`, else an archive."""
+    for place in (folder / "aclImdb", folder):
+        if all((place / split).is_dir() for split in SPLITS):
+            return place
+    archives = sorted(path for pattern in ARCHIVES for path in folder.glob(pattern))
+    if not archives:
+        expected = "aclImdb/train and aclImdb/test, or the archive aclImdb_v1.tar.gz"
+        raise damaged(folder, expected, "neither", "put one of them there")
+    return archives[0]
+
+
+def _unpacked(root: Path) -> Iterator[Review]:
+    for split in SPLITS:
+        for sentiment in SENTIMENTS:
+            place = root / split / sentiment
+            for path in sorted(place.glob("*.txt")):
+                try:
+                    yield split, sentiment, path.name, path.read_bytes()
+                except OSError as error:
+                    raise damaged(path, "a readable file", error.strerror, _AGAIN) from error
+
+
+def _archived(archive: Path) -> Iterator[Review]:
+    opened = lzma.open if archive.suffix == ".xz" else gzip.open
+    try:
+        with opened(archive) as content, tarfile.open(fileobj=content, mode="r|") as tar:
+            for member in tar:
+                parts = PurePosixPath(member.name).parts
+                if not member.isfile() or len(parts) < 3 or not parts[-1].endswith(".txt"):
+                    continue
+                split, sentiment, name = parts[-3:]
+                if split in SPLITS and sentiment in SENTIMENTS:
+                    file = tar.extractfile(member)
+                    yield split, sentiment, name, file.read() if file else b""
+            while content.read(1 << 20):  # to its end: only there the checksum is compared
+                pass
+    except (OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
+        raise damaged(archive, "a whole archive", str(error), _AGAIN) from error
+
+
+class _Texts:
+    """Reviews as they come, with provisional word numbers."""
+
+    def __init__(self, source: Path, length: int) -> None:
+        self.source, self.length = source, length
+        self.numbers: defaultdict[str, int] = defaultdict()
+        self.numbers.default_factory = self.numbers.__len__
+        self.counts = np.zeros(0, dtype=np.int64)  # of the training part
+        self.heads: dict[tuple[str, str, str], Ids] = {}
+
+    def add(self, split: str, sentiment: str, name: str, content: bytes) -> None:
+        where = f"{self.source}: {split}/{sentiment}/{name}"
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            got = f"byte {content[error.start]:#04x} at {error.start}"
+            raise damaged(where, "UTF-8 text", got, _AGAIN) from None
+        if (split, sentiment, name) in self.heads:
+            raise damaged(where, "to be there once", "it twice", _AGAIN)
+        words = words_of(text)
+        if split == "test":  # what is cut off counts in training only
+            del words[self.length :]
+        ids = np.array(list(map(self.numbers.__getitem__, words)), dtype=np.int32)
+        if split == "train":
+            self._count(ids)
+        self.heads[split, sentiment, name] = ids[: self.length].copy()
+
+    def _count(self, ids: Ids) -> None:
+        if len(self.numbers) > len(self.counts):  # grown by halves, not word by word
+            room = np.zeros(len(self.numbers) * 3 // 2, dtype=np.int64)
+            room[: len(self.counts)] = self.counts
+            self.counts = room
+        np.add.at(self.counts, ids, 1)
+
+    def stored(self, words: int) -> Stored:
+        for split in SPLITS:
+            for sentiment in SENTIMENTS:
+                if not any(key[:2] == (split, sentiment) for key in self.heads):
+                    where = f"{self.source}: {split}/{sentiment}"
+                    raise damaged(where, "reviews, *.txt", "none", _AGAIN)
+        frequent = self._frequent(words - 2)
+        tokens = np.full(len(self.numbers), UNKNOWN, dtype=np.int32)
+        for token, word in enumerate(frequent, start=2):
+            tokens[self.numbers[word]] = token
+        train, test = (self._part(split, tokens) for split in SPLITS)
+        return Stored(train, test, 2, SENTIMENTS, vocabulary=("<pad>", "<unknown>", *frequent))
+
+    def _frequent(self, most: int) -> list[str]:
+        counted = [
+            (-int(self.counts[i]), word) for word, i in self.numbers.items() if i < len(self.counts)
+        ]
+        return [word for count, word in sorted(counted)[:most] if count]
+
+    def _part(self, split: str, tokens: Ids) -> Part:
+        keys = sorted(key for key in self.heads if key[0] == split)
+        inputs = np.full((len(keys), self.length), PADDING, dtype=np.int32)
+        for row, key in zip(inputs, keys, strict=True):
+            head = self.heads[key]
+            row[: len(head)] = tokens[head]
+            if not len(head):
+                row[0] = UNKNOWN
+        targets = np.array([SENTIMENTS.index(key[1]) for key in keys], dtype=np.int64)
+        return Part(inputs, targets)

@@ -1,0 +1,42 @@
+"""What a reader of a file format returns: arrays as they lie on disk, small and exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.errors import DataError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples: images as bytes (N, C, H, W), tokens as integers (N, length), features as floats."""
+
+    inputs: Array
+    targets: Array  # (N,) int64 labels from 0
+    owners: NDArray[np.int64] | None = None  # (N,) index into the names of the natural clients
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A data set as read from its files."""
+
+    train: Part
+    test: Part
+    classes: int
+    labels: tuple[str, ...] = ()  # names of the classes, where the files have them
+    names: tuple[str, ...] = ()  # of the natural clients (writers, roles, celebrities)
+    vocabulary: tuple[str, ...] = ()  # of tokens: token i stands for vocabulary[i]
+
+
+def damaged(path: object, expected: str, got: object, remedy: str) -> DataError:
+    """`DataError("<path> needs <expected>, got <got>; <remedy>.")`."""
+    return DataError(f"{path} needs {expected}, got {got}; {remedy}.")
