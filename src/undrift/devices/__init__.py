@@ -1,0 +1,24 @@
+"""System heterogeneity: how fast clients and their links are, who is slow, fails, or is away."""
+
+from undrift.devices.fleet import Device, Fleet, Jitter, Stragglers, spread
+from undrift.devices.presets import EFFICIENCY, MIXES, PRESETS, Link, Mix, Preset, preset
+from undrift.devices.roster import apportion, parse
+from undrift.devices.trace import Trace
+
+__all__ = [
+    "EFFICIENCY",
+    "MIXES",
+    "PRESETS",
+    "Device",
+    "Fleet",
+    "Jitter",
+    "Link",
+    "Mix",
+    "Preset",
+    "Stragglers",
+    "Trace",
+    "apportion",
+    "parse",
+    "preset",
+    "spread",
+]

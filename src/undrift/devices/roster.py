@@ -1,0 +1,133 @@
+"""Which device each client has, from a word, proportions, or a user's table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from undrift.check import is_whole, nearest, require
+from undrift.devices.fleet import Device, spread
+from undrift.devices.presets import MIXES, PRESETS, preset
+from undrift.devices.table import Row, Table, fault, read_table
+
+_WHO = "devices"
+
+# Columns of a user's table: the plain name is in SI units, the others say theirs.
+_UNITS: dict[str, dict[str, float]] = {
+    "speed": {"speed": 1.0, "speed_gflops": 1e9},
+    "up": {"up": 1.0, "up_mbps": 1e6},
+    "down": {"down": 1.0, "down_mbps": 1e6},
+    "latency": {"latency": 1.0, "latency_ms": 1e-3},
+}
+_COLUMNS = ("name", *(column for units in _UNITS.values() for column in units), "weight")
+_SHARES = "phone~0.3:9,gpu-node:1"
+_EXAMPLE = "name,speed_gflops,up_mbps,down_mbps,latency_ms"
+
+
+def parse(text: str, clients: int, *, seed: int = 0) -> tuple[Device, ...]:
+    """One device for each client, as on the command line.
+
+    `phone` gives everybody one; `phone:9,gpu-node:1` shares them out by weight, in the order
+    listed, so that the first clients are phones; `phone~0.3:9,gpu-node` lets the phones differ by
+    that sigma (see `spread`); `thesis-jetson` is a mix; a path is a CSV file of the user's own.
+    """
+    require(is_whole(clients) and clients >= 1, "parse", "at least one client", clients)
+    text = text.strip()
+    if text in MIXES:
+        mix = MIXES[text]
+        fast, slow = mix.counts(clients)
+        return (preset(mix.fast),) * fast + (preset(mix.slow),) * slow
+    if text.lower().endswith(".csv") or (text not in PRESETS and Path(text).is_file()):
+        return _from_table(Path(text), clients)
+    return _from_shares(text, clients, seed)
+
+
+def apportion(weights: Sequence[float], n: int) -> list[int]:
+    """n shared out by weight: whole shares, then the largest remainders, the earlier on a tie."""
+    for weight in weights:
+        sound = math.isfinite(weight) and weight > 0
+        require(sound, "apportion", "weights > 0, finite numbers", weight)
+    exact = [Fraction(str(weight)) for weight in weights]  # 0.1 is a tenth, not its nearest float
+    quotas = [n * weight / sum(exact) for weight in exact]
+    shares = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - quotas[i])
+    for i in by_remainder[: n - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def _from_shares(text: str, clients: int, seed: int) -> tuple[Device, ...]:
+    names, sigmas, weights = [], [], []
+    for part in text.split(","):
+        kind, colon, weight = part.partition(":")
+        name, tilde, sigma = kind.partition("~")
+        if name.strip() not in PRESETS:
+            raise ValueError(_unknown(name.strip()))
+        names.append(name.strip())
+        sigmas.append(_number(text, sigma) if tilde else 0.0)
+        weights.append(_number(text, weight) if colon else 1.0)
+        require(weights[-1] > 0, _WHO, f"weights > 0 such as in {_SHARES}", text)
+    devices: list[Device] = []
+    for name, spreading, count in zip(names, sigmas, apportion(weights, clients), strict=True):
+        one = preset(name)
+        devices += spread(one, count, spreading, seed) if spreading else (one,) * count
+    return tuple(devices)
+
+
+def _unknown(name: str) -> str:
+    choices = [*PRESETS, *MIXES]
+    return (
+        f"{_WHO} needs one of {', '.join(choices)}, proportions such as phone:9,gpu-node:1, or "
+        f"the path of a CSV file, got {name!r}{nearest(name, choices)}."
+    )
+
+
+def _number(text: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    sound = math.isfinite(value) and value >= 0
+    require(sound, _WHO, f"finite numbers >= 0 after : and ~ as in {_SHARES}", text)
+    return value
+
+
+def _from_table(path: Path, clients: int) -> tuple[Device, ...]:
+    table = read_table(path, _COLUMNS, _EXAMPLE)
+    table.require_column("name")
+    used = {quantity: table.require_column(*units) for quantity, units in _UNITS.items()}
+    devices = [_device(row, used) for row in table.rows]
+    if "weight" not in table.header:
+        if len(devices) != clients:
+            remedy = "add or remove lines, or add a column weight to share them out"
+            raise fault(str(path), f"one line for each of {clients} clients", len(devices), remedy)
+        return tuple(devices)
+    counts = apportion(_weights(table), clients)
+    pairs = zip(devices, counts, strict=True)
+    return tuple(device for device, count in pairs for _ in range(count))
+
+
+def _device(row: Row, used: dict[str, str]) -> Device:
+    values = {}
+    for quantity, column in used.items():
+        value = row.number(column)
+        least = ">= 0" if quantity == "latency" else "> 0"
+        sound = value >= 0 if quantity == "latency" else value > 0
+        if not (sound and math.isfinite(value)):
+            raise row.fault(f"{column} {least}, a finite number", row.cells[column], "correct it")
+        values[quantity] = value * _UNITS[quantity][column]
+    if not row.cells["name"]:
+        raise row.fault("a name", "an empty one", "name the device")
+    return Device(row.cells["name"], **values)
+
+
+def _weights(table: Table) -> list[float]:
+    weights = []
+    for row in table.rows:
+        weight = row.number("weight")
+        if not (math.isfinite(weight) and weight > 0):
+            raise row.fault("weight > 0, a finite number", row.cells["weight"], "correct it")
+        weights.append(weight)
+    return weights
