@@ -1,6 +1,6 @@
 """undrift: training on heterogeneous data without client drift."""
 
-from undrift import data, merge, models, route, schedule, topology
+from undrift import data, devices, merge, models, route, schedule, topology
 from undrift.accelerated import Accelerated
 from undrift.algorithms import (
     ALGORITHMS,
@@ -53,6 +53,8 @@ from undrift.core import (
 )
 from undrift.data import (
     Clients,
+    Dataset,
+    Deadline,
     Epochs,
     GaussianSteps,
     Replaced,
@@ -61,10 +63,11 @@ from undrift.data import (
     Steps,
     UniformSteps,
 )
+from undrift.devices import Device, Fleet
 from undrift.engine.execute import Upload
 from undrift.engine.run import Run
 from undrift.engine.simulate import simulate
-from undrift.errors import CheckpointError, DivergenceError, UndriftError
+from undrift.errors import CheckpointError, DataError, DivergenceError, UndriftError
 from undrift.participation import Bernoulli, Cohorts, FixedSize, WithReplacement
 from undrift.record import PeerRecord, Record, Totals
 from undrift.rule import SGD, Adam, Momentum
@@ -95,6 +98,10 @@ __all__ = [
     "Cohorts",
     "Comm",
     "Compressed",
+    "DataError",
+    "Dataset",
+    "Deadline",
+    "Device",
     "DivergenceError",
     "EFSignSGD",
     "Epochs",
@@ -119,6 +126,7 @@ __all__ = [
     "FedaGrac",
     "Federated",
     "FixedSize",
+    "Fleet",
     "GaussianSteps",
     "Gossip",
     "Loop",
@@ -149,6 +157,7 @@ __all__ = [
     "Vector",
     "WithReplacement",
     "data",
+    "devices",
     "exponential",
     "group_norm",
     "merge",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from undrift.core import Objective, Outputs, Vector
+from undrift.data.prepare import Prepare
 from undrift.dropout import KeyedDropout, seeded
 from undrift.errors import UndriftError
 from undrift.models import classifier
@@ -32,6 +33,7 @@ class Task:
     weight_decay: float = 0.0
     clip: float | None = None
     randomness: str = "none"  # "dropout": keyed masks; "other": torch's generator, keyed
+    prepare: Prepare | None = None  # stored samples to the model's inputs
     level: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -41,6 +43,11 @@ class Task:
         """Data on the model's device, and of its dtype if it is floating."""
         dtype = self.layout.dtype if data.is_floating_point() else data.dtype
         return data.to(device=self.layout.device, dtype=dtype)
+
+    def prepared(self, stored: Tensor, key: Tensor | None = None) -> Tensor:
+        """What the model sees of samples of the pool; augmented only when there is a key."""
+        stored = self.cast(stored)
+        return stored if self.prepare is None else self.prepare(stored, self.layout.dtype, key)
 
     def masks(self, keys: Tensor | None) -> AbstractContextManager[Any]:
         if keys is None or self.randomness == "none":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -19,6 +19,10 @@ class Record:
     gradients: int  # minibatch gradients evaluated, over all clients
     samples: int  # samples those gradients were taken on
     seconds: float  # wall time of the round without evaluation
+    # With devices only: what the round would have taken on them, waiting included, and the mean
+    # share of it in which the clients computed.
+    simulated_seconds: float | None = field(default=None, kw_only=True)
+    utilisation: float | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -31,6 +35,8 @@ class Record:
             shown.append(f"accuracy {self.accuracy:.4f}")
         shown.append(f"up {self.bytes_up / 1e6:.3f} MB  down {self.bytes_down / 1e6:.3f} MB")
         shown.append(f"gradients {self.gradients}  {self.seconds:.3f} s")
+        if self.simulated_seconds is not None:
+            shown.append(f"simulated {self.simulated_seconds:.3f} s")
         return "  ".join(shown)
 
 
@@ -63,7 +69,9 @@ class Totals:
     gradients: int = 0
     samples: int = 0
     seconds: float = 0.0
+    simulated_seconds: float = 0.0  # the simulated clock
 
     def add(self, record: Record) -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(record, field.name))
+        for each in fields(self):
+            spent = getattr(record, each.name) or 0
+            setattr(self, each.name, getattr(self, each.name) + spent)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.data.availability import Availability
+from undrift.data.prepare import Prepare
 
 Pair = tuple[Tensor, Tensor]
 Indices = NDArray[np.int64]
@@ -18,8 +19,10 @@ Indices = NDArray[np.int64]
 class Clients:
     """`Clients([(inputs_0, targets_0), ...], test=(inputs, targets))`, or `Clients.split(...)`.
 
-    `availability` says who is there in which round; everybody always by default. Everything lies
-    in one pool of inputs and one of targets; a minibatch is a gather by index.
+    `availability` says who is there in which round; everybody always by default. `prepare` turns
+    stored samples into what the model sees, batch by batch, e.g. `data.Images(mean, std, crop=4)`
+    for bytes. Everything lies in one pool of inputs and one of targets; a minibatch is a gather by
+    index.
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class Clients:
         *,
         test: Pair | None = None,
         availability: Availability | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         if not isinstance(pairs, Sequence):
             raise ValueError(f"Clients needs a list of pairs, got {type(pairs).__name__}.")
@@ -48,6 +52,7 @@ class Clients:
             np.asarray(sizes, dtype=np.int64),
             test,
             availability,
+            prepare,
         )
 
     @classmethod
@@ -59,6 +64,7 @@ class Clients:
         *,
         test: Pair | None = None,
         availability: Availability | None = None,
+        prepare: Prepare | None = None,
     ) -> Clients:
         """Clients that share one data set, each holding the samples of its part; nothing copied."""
         _check_pair((inputs, targets), "the data set")
@@ -77,7 +83,7 @@ class Clients:
                 )
         self = cls.__new__(cls)
         sizes = np.asarray([len(index) for index in indices], dtype=np.int64)
-        self._fill(inputs, targets, np.concatenate(indices), sizes, test, availability)
+        self._fill(inputs, targets, np.concatenate(indices), sizes, test, availability, prepare)
         return self
 
     def _fill(
@@ -88,6 +94,7 @@ class Clients:
         sizes: Indices,
         test: Pair | None,
         availability: Availability | None,
+        prepare: Prepare | None,
     ) -> None:
         if test is not None:
             _check_pair(test, "the test set")
@@ -100,6 +107,11 @@ class Clients:
         self.index, self.sizes = index, sizes
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.availability = availability
+        if prepare is not None and (isinstance(prepare, type) or not isinstance(prepare, Prepare)):
+            raise ValueError(
+                f"prepare needs an object such as data.Images(mean, std), got {prepare!r}."
+            )
+        self.prepare = prepare
         if availability is not None:
             availability.check(len(self))
         self._check_finite()

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from undrift import keyed
 from undrift.check import require
-from undrift.data.clients import Pair
-
-
-@dataclass(frozen=True)
-class Dataset:
-    train: Pair
-    test: Pair
-    classes: int
+from undrift.data.dataset import Dataset
 
 
 def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
@@ -33,4 +24,5 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     order = torch.from_numpy(keyed.generator(seed, "digits").permutation(len(targets)))
     cut = round(len(targets) * test_fraction)
     test, train = order[:cut], order[cut:]
-    return Dataset((inputs[train], targets[train]), (inputs[test], targets[test]), classes=10)
+    pairs = (inputs[train], targets[train]), (inputs[test], targets[test])
+    return Dataset(*pairs, classes=10, name="digits")

@@ -1,4 +1,4 @@
-"""How much each client runs in a round, counted in local steps; always at least one."""
+"""How much each client runs in a round, in local steps; none only where a deadline is missed."""
 
 from __future__ import annotations
 
@@ -107,3 +107,31 @@ class UniformSteps:
         return int(rng.integers(self.low, self.high, endpoint=True))
 
     def check(self, population: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """What each client's device can do in so many simulated seconds, messages included.
+
+    Step asynchronism as it really arises. Needs `simulate(..., devices=...)`; a client that cannot
+    do a single step in time misses the round. `at_most` is the work of one that has time enough.
+    """
+
+    seconds: float
+    at_most: Work | None = None
+
+    def __post_init__(self) -> None:
+        require_positive("Deadline", seconds=self.seconds)
+        plain = self.at_most is None or (
+            isinstance(self.at_most, Work) and not isinstance(self.at_most, Deadline)
+        )
+        require(plain, "Deadline", "at_most to be work such as Epochs(5)", self.at_most)
+
+    def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
+        raise ValueError(
+            "Deadline needs the clients' devices, got none; pass devices=Fleet(...) to simulate."
+        )
+
+    def check(self, population: int) -> None:
+        if self.at_most is not None:
+            self.at_most.check(population)

@@ -98,7 +98,8 @@ def _obstacle(facts: Facts, planner: Planner, trial: Callable[[Plan], object]) -
         return ""  # a matter of training, not of stacking
     except Exception as error:  # whatever vmap refuses in a foreign model, loss or algorithm
         lines = str(error).strip().splitlines()
-        return f"vmap refuses it ({lines[0] if lines else type(error).__name__})"
+        first = lines[0].split(". ")[0] if lines else type(error).__name__
+        return f"vmap refuses it ({first})"
     return ""
 
 
@@ -111,7 +112,7 @@ def trial_with_server(
     def trial(plan: Plan) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         executor = Executor(task, planner, pool, "stacked", 2)
-        return play(now, executor, plan, now.init(x0), {}, x0, Meter())
+        return play(now, executor, plan, now.init(x0), {}, x0, Meter(2))
 
     return trial
 
@@ -122,8 +123,8 @@ def trial_of_peers(
     def trial(plan: Plan) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         executor = PeerExecutor(task, planner, pool, "stacked", 2)
-        nodes = executor.init(now, replace(plan, counts=np.array([1, 1])), x0, Meter())
+        nodes = executor.init(now, replace(plan, counts=np.array([1, 1])), x0, Meter(2))
         exchange = Exchange(2, complete(2), Ring(), 0, 0, Traffic(2))
-        return executor.play(now, plan, nodes, exchange, Meter())
+        return executor.play(now, plan, nodes, exchange, Meter(2))
 
     return trial

@@ -65,7 +65,7 @@ def _batches(task: Task, pair: Pair, batch: int) -> Iterator[tuple[float, Tensor
     for start in range(0, len(targets), batch):
         some = slice(start, start + batch)
         share = len(targets[some]) / len(targets)
-        yield share, task.cast(inputs[some]), task.cast(targets[some])
+        yield share, task.prepared(inputs[some]), task.cast(targets[some])
 
 
 def gradient(task: Task, x: Vector, clients: Clients, population: Floats, batch: int) -> Vector:

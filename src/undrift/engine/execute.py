@@ -64,6 +64,7 @@ class Executor:
     ) -> tuple[Any, dict[int, Any]]:
         """Every client of the plan calls; returns the weighted mean and the new client states."""
         meter.bytes_down += tree.nbytes(down) * len(plan.ids)
+        meter.exchanges += 1
         total: Any = None
         states: dict[int, Any] = {}
         stacked = self.mode == "stacked"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +21,18 @@ T = TypeVar("T")
 
 @dataclass
 class Meter:
-    """What a round really cost."""
+    """What a round of so many clients really cost."""
 
+    clients: int
     gradients: int = 0
     samples: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    exchanges: int = 0  # of a message down and one up
+    samples_of: NDArray[np.int64] = field(init=False)  # of each client of the plan
+
+    def __post_init__(self) -> None:
+        self.samples_of = np.zeros(self.clients, dtype=np.int64)
 
 
 class Group:
@@ -49,7 +55,7 @@ class Group:
         self.weights = torch.tensor(
             plan.weights[positions], dtype=task.layout.dtype, device=task.layout.device
         )
-        self.stacked = stacked
+        self.stacked, self._positions = stacked, positions
         self._asked_mean = False
 
     @property
@@ -74,11 +80,12 @@ class Group:
         return self.plan.mean_count
 
     def counter(self, table: Table, k: int) -> Callable[[], None]:
-        clients, samples = table.costs[k]
+        clients, samples, samples_of = table.costs[k]
 
         def count() -> None:
             self.meter.gradients += clients
             self.meter.samples += samples
+            self.meter.samples_of[self._positions] += samples_of
 
         return count
 
@@ -101,12 +108,12 @@ class LocalLoop:
         self._passed += 1
         table = group.table(passed)
         masked = _Masks(self, table)
-        keys = self._mine(group.keys("dropout")) if group.task.randomness != "none" else None
+        randomness = _Randomness(self, "")
         carry = init
         for k in range(table.steps):
             # A client's own step number, so that the second pass does not repeat the masks.
-            key = None if keys is None else keyed.fold(keys, passed * self.count.long() + k)
-            data = DataObjective(group.task, masked.batch(k, key), self.t, k, group.stacked)
+            keys = randomness.at(passed * self.count.long() + k)
+            data = DataObjective(group.task, masked.batch(k, keys), self.t, k, group.stacked)
             new = step(carry, dress(group.task, data, group.counter(table, k)))
             carry = masked.running(k, new, carry)
         return carry
@@ -116,15 +123,9 @@ class LocalLoop:
         group = self._group
         table = group.whole()
         masked = _Masks(self, table)
-        keys = self._mine(group.keys("dropout-full")) if group.task.randomness != "none" else None
+        randomness = _Randomness(self, "-full")
         parts = [
-            DataObjective(
-                group.task,
-                masked.batch(k, None if keys is None else keyed.fold(keys, k)),
-                self.t,
-                0,
-                group.stacked,
-            )
+            DataObjective(group.task, masked.batch(k, randomness.at(k)), self.t, 0, group.stacked)
             for k in range(table.steps)
         ]
         lengths = np.where(table.running, table.lengths, 0)
@@ -150,6 +151,29 @@ class LocalLoop:
         return per_client.index_select(0, self._row).squeeze(0)
 
 
+class _Keys(NamedTuple):
+    """Of one minibatch; None where nothing is drawn."""
+
+    dropout: Tensor | None
+    augment: Tensor | None
+
+
+class _Randomness:
+    """A client's keys for what a step draws besides its samples."""
+
+    def __init__(self, loop: LocalLoop, suffix: str) -> None:
+        group = loop._group
+        task = group.task
+        drops = task.randomness != "none"
+        augments = task.prepare is not None and task.prepare.random
+        self._dropout = loop._mine(group.keys(f"dropout{suffix}")) if drops else None
+        self._augment = loop._mine(group.keys(f"augment{suffix}")) if augments else None
+
+    def at(self, step: int | Tensor) -> _Keys:
+        both = (self._dropout, self._augment)
+        return _Keys(*(None if key is None else keyed.fold(key, step) for key in both))
+
+
 class _Masks:
     """A table as one client sees it, with padding and finished clients masked out."""
 
@@ -163,14 +187,15 @@ class _Masks:
             self._valid = torch.tensor(valid, device=device).to(dtype)
         self._uneven = group.stacked and table.uneven
 
-    def batch(self, k: int, key: Tensor | None) -> Batch:
+    def batch(self, k: int, keys: _Keys) -> Batch:
         group, table = self._group, self._table
         index, valid = self._loop._mine(table.index[:, k]), None
         if not group.stacked:
             index = index[: int(table.lengths[0, k])]
         elif table.padded:
             valid = self._loop._mine(self._valid[:, k])
-        return Batch(group.inputs[index], group.targets[index], valid, key)
+        inputs = group.task.prepared(group.inputs[index], keys.augment)
+        return Batch(inputs, group.targets[index], valid, keys.dropout)
 
     def running(self, k: int, new: T, old: T) -> T:
         if not self._uneven:

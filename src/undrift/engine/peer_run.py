@@ -45,7 +45,7 @@ class PeerRun(Run):
         self._executor, self._links, self._route = executor, links, route
         self._node_accuracy, self._gradient_norm = node_accuracy, gradient_norm
         self._state: Any = None
-        self._started = Meter()  # gradients of the start belong to the first round
+        self._started = Meter(self.size)  # gradients of the start belong to the first round
 
     @property
     def size(self) -> int:
@@ -79,6 +79,7 @@ class PeerRun(Run):
         require_equal_steps(self.algorithm, plan)
         before = self.state
         meter.gradients, meter.samples = self._started.gradients, self._started.samples
+        meter.samples_of += self._started.samples_of
         self._traffic = Traffic(self.size)
         topology = None if self._links is None else self._links.at(self.round)
         exchange = Exchange(
@@ -91,7 +92,7 @@ class PeerRun(Run):
                 f"{type(now).__name__}.round needs to return x as {tuple(before.x.shape[1:])} "
                 f"{before.x.dtype}, got {tuple(after.x.shape[1:])} {after.x.dtype}."
             )
-        self.state, self._started = after, Meter()
+        self.state, self._started = after, Meter(self.size)
 
     def _record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
         loss = accuracy = node_accuracy = norm = None
@@ -127,6 +128,7 @@ class PeerRun(Run):
             hops=traffic.hops,
             bits=traffic.bits,
             sign_matching=sum(matching) / len(matching) if matching else None,
+            **self._lap(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
         )
 
     def _gradient(self, x: Vector) -> Vector:

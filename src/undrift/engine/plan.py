@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from undrift.core import Cohort
 from undrift.data.availability import Register
 from undrift.data.clients import Clients
 from undrift.data.work import Work
-from undrift.participation import Floats, Ids, Participation, WithReplacement
+from undrift.devices import Fleet
+from undrift.errors import UndriftError
+from undrift.participation import Floats, Ids, Participation, Sample, WithReplacement
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Plan:
     counts: NDArray[np.int64]  # K_i
     cohort: Cohort
     share: float = 1.0  # of the population that was registered before this round
+    missed: int = 0  # clients that were chosen and failed, or had no time for a single step
+    start: float = 0.0  # on the simulated clock, after waiting for somebody to be there
 
     @property
     def mean_count(self) -> float:
@@ -61,6 +65,15 @@ class _Drawn(Cohort):
         return super().__getattribute__(name)
 
 
+class _There(NamedTuple):
+    """Who can be drawn into a round."""
+
+    present: Ids | None  # None for everybody
+    registered: int  # clients that have ever been there
+    population: Floats  # their weights, sum one
+    share: float  # of the population that was registered before this round
+
+
 @dataclass(frozen=True)
 class Planner:
     clients: Clients
@@ -69,36 +82,56 @@ class Planner:
     work: Work
     batch_size: int | None
     seed: int
+    fleet: Fleet | None = None
 
     def check(self, rounds: int) -> None:
         """Refuse a round that nobody could take part in, before the first; others cannot fail."""
         if self.clients.availability is not None or not self.population.all():
             for t in range(rounds):
-                self._cohort(t)
+                self._draw(t, self._there(t))
 
-    def plan(self, t: int) -> Plan:
-        ids, weights, cohort, share = self._cohort(t)
-        counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
-        return Plan(t, ids, weights, counts, cohort, share)
-
-    def _cohort(self, t: int) -> tuple[Ids, Floats, Cohort, float]:
-        population, share, present = self.population, 1.0, None
-        registered = np.ones(len(population), dtype=np.bool_)
-        if self._register is not None:
-            present = self._register.present(t)
-            registered = self._register.up_to(t)
-            total = math.fsum(population[registered])
-            if len(present) == 0 or total <= 0:
-                raise ValueError(
-                    f"A round needs clients with weight that are there, got none in round {t + 1}; "
-                    "change the availability or the weights."
+    def plan(self, t: int, clock: float = 0.0) -> Plan:
+        """Round t, which begins at that time of the simulated clock or when somebody is there."""
+        there = self._there(t)
+        if self.fleet is not None and self.fleet.trace is not None:
+            clock = self.fleet.next_present(clock)
+            if clock == math.inf:
+                raise UndriftError(
+                    f"A round needs clients that are there, got none for round {t + 1} as nobody "
+                    "comes back; lengthen the trace, give it a period, or lower rounds."
                 )
-            share = math.fsum(population[self._register.up_to(t - 1)]) / total if t else 1.0
-            population = np.where(registered, population / total, 0.0)
-        ids, weights = self.participation.sample(t, population, self.seed, present)
+            there = there._replace(present=self.fleet.present(clock))
+        ids, weights = self._draw(t, there)
+        counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
+        answers = counts > 0
+        if self.fleet is not None:
+            answers &= np.array([not self.fleet.drops(t, int(i)) for i in ids], dtype=np.bool_)
+        missed = int((~answers).sum())
+        if missed:  # those who answer are weighted among themselves; maybe there are none
+            ids, counts, weights = ids[answers], counts[answers], weights[answers]
+            weights = weights / weights.sum() if len(ids) else weights
         kind = _Drawn if isinstance(self.participation, WithReplacement) else Cohort
-        mass = math.fsum(population[ids])
-        return ids, weights, kind(t, int(registered.sum()), len(ids), mass), share
+        cohort = kind(t, there.registered, len(ids), math.fsum(there.population[ids]))
+        return Plan(t, ids, weights, counts, cohort, there.share, missed, clock)
+
+    def _draw(self, t: int, there: _There) -> Sample:
+        return self.participation.sample(t, there.population, self.seed, there.present)
+
+    def _there(self, t: int) -> _There:
+        population = self.population
+        if self._register is None:
+            return _There(None, len(population), population, 1.0)
+        present = self._register.present(t)
+        registered = self._register.up_to(t)
+        total = math.fsum(population[registered])
+        if len(present) == 0 or total <= 0:
+            raise ValueError(
+                f"A round needs clients with weight that are there, got none in round {t + 1}; "
+                "change the availability or the weights."
+            )
+        share = math.fsum(population[self._register.up_to(t - 1)]) / total if t else 1.0
+        known = np.where(registered, population / total, 0.0)
+        return _There(present, int(registered.sum()), known, share)
 
     @cached_property
     def _register(self) -> Register | None:
@@ -132,11 +165,11 @@ class Table:
         return not bool(self.running.all())
 
     @cached_property
-    def costs(self) -> list[tuple[int, int]]:
-        """Clients that run and samples they see, per step."""
+    def costs(self) -> list[tuple[int, int, NDArray[np.int64]]]:
+        """Per step: clients that run, samples they see together, and each of them."""
         clients = self.running.sum(0)
-        samples = np.where(self.running, self.lengths, 0).sum(0)
-        return list(zip(clients.tolist(), samples.tolist(), strict=True))
+        each = np.where(self.running, self.lengths, 0).T
+        return list(zip(clients.tolist(), each.sum(1).tolist(), each, strict=True))
 
 
 def minibatches(

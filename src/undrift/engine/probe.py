@@ -48,6 +48,9 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
     few = _telling_samples(clients)
     inputs, targets = clients.inputs[few].to(device), clients.targets[few].to(device)
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    stored = inputs.dtype
+    if clients.prepare is not None:
+        inputs = clients.prepare(inputs, dtype)
     targets = targets.to(dtype) if targets.is_floating_point() else targets
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     watch, drops = _Watch(), KeyedDropout(torch.zeros((), dtype=torch.int64, device=device))
@@ -56,9 +59,15 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
             with watch, drops:
                 outputs = functional_call(model, {}, (inputs,))
         except Exception as error:
+            raw = clients.prepare is None and stored == torch.uint8
+            remedy = (
+                "turn bytes into floats with Clients(..., prepare=undrift.data.Images())"
+                if raw
+                else "check its first layer against the data"
+            )
             raise ValueError(
                 f"The model needs to accept inputs of shape {tuple(inputs.shape)}, got "
-                f"{_line(error)}; check its first layer against the data."
+                f"{_line(error)}; {remedy}."
             ) from error
         _refuse_changed_buffers(model, before)
         if not isinstance(outputs, Tensor):

@@ -24,6 +24,8 @@ def play(
     """The server's next state and the new states of the cohort; nothing given is changed."""
     if plan.share < 1:
         server = algorithm.enrol(server, plan.share)
+    if len(plan.ids) == 0:  # everybody failed: the round is void
+        return server, {}
     down = algorithm.broadcast(server)
     first = down
     fresh: dict[int, Any] = {}

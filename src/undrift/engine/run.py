@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from undrift.check import require
 from undrift.core import Federated, Vector
 from undrift.engine import checkpoint as disk
 from undrift.engine.choose import fitting_threads
+from undrift.engine.clock import Clock, Lap
 from undrift.engine.evaluate import Score, evaluate
 from undrift.engine.execute import Executor, Mode, Tap
 from undrift.engine.local import Meter
@@ -40,6 +41,7 @@ class Course:
     evaluation_batch: int
     why: str  # this execution mode
     checkpoint_every: int = 1
+    clock: Clock | None = None
 
 
 class Run(Iterator[Record]):
@@ -101,8 +103,8 @@ class Run(Iterator[Record]):
         if self.round == 0 and self._checkpoint is not None:
             self._save()
         start = time.perf_counter()
-        meter = Meter()
-        plan = self._planner.plan(self.round)
+        plan = self._planner.plan(self.round, self.totals.simulated_seconds)
+        meter = Meter(len(plan.ids))
         samples = self._samples(len(plan.ids))
         with torch.no_grad(), fitting_threads(samples * self._course.facts.activations):
             self._advance(plan, meter)
@@ -114,6 +116,14 @@ class Run(Iterator[Record]):
         if self._checkpoint is not None and due:
             self._save()
         return record
+
+    def _lap(self, plan: Plan, time: Callable[[Clock], Lap]) -> dict[str, float]:
+        """The record's fields of the simulated clock, where there is one."""
+        if self._course.clock is None:
+            return {}
+        lap = time(self._course.clock)
+        waited = plan.start - self.totals.simulated_seconds
+        return {"simulated_seconds": waited + lap.seconds, "utilisation": lap.utilisation}
 
     @property
     def _evaluating(self) -> bool:
@@ -225,6 +235,7 @@ class FederatedRun(Run):
             meter.gradients,
             meter.samples,
             seconds,
+            **self._lap(plan, lambda clock: clock.with_server(plan, meter)),
         )
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,8 @@ from undrift import route as routes
 from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
-from undrift.data.work import Work
+from undrift.data.work import Deadline, Work
+from undrift.devices import Fleet
 from undrift.engine.choose import (
     STACKED_PEER_BYTES,
     choose,
@@ -22,6 +24,7 @@ from undrift.engine.choose import (
     trial_of_peers,
     trial_with_server,
 )
+from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execute import Executor, Tap
 from undrift.engine.peer_run import PeerRun, require_equal_steps
 from undrift.engine.peers import PeerExecutor
@@ -48,6 +51,7 @@ def simulate(
     weighting: laws.Weighting | None = None,
     topology: Links | None = None,
     allreduce: str | Route | None = None,
+    devices: Fleet | None = None,
     seed: int = 0,
     weight_decay: float = 0.0,
     clip: float | None = None,
@@ -75,6 +79,9 @@ def simulate(
     topology: the links of gossip methods, e.g. `topology.ring(8)`; may vary from round to round.
     allreduce: the route of all-reduce methods: "ring" (the default), "segmented-ring", "torus" or
         "torus:2x4", "tree", "server".
+    devices: what the clients run on, e.g. `Fleet(devices.parse("phone:9,gpu-node:1", 10))`. Records
+        gain a simulated clock; clients may be slow, fail or be away. With `work=Deadline(60)` each
+        client runs what its device can do in time.
     weight_decay, clip: on the data gradient, the clip (global L2 norm) first.
     evaluate_every: rounds between evaluations on the test set (the last is always evaluated);
         without a test set the training objective is reported.
@@ -111,6 +118,7 @@ def simulate(
         require_positive("simulate", clip=clip)
     require_choice("simulate", "mode", mode, ("auto", "loop", "stacked"))
     work.check(len(clients))
+    _check_devices(algorithm, clients, work, devices)
     law = laws.parse(participation)
     law.check(len(clients), rounds)
     if isinstance(algorithm, Peer):
@@ -131,14 +139,23 @@ def simulate(
     layout = Layout.of(trained)
     algorithm.check(trained)
     facts = inspect(trained, loss, clients)
-    task = Task(trained, layout, loss, weight_decay, clip, facts.randomness)
-    planner = Planner(clients, population, law, work, batch_size, seed)
-    planner.check(rounds)
+    task = Task(trained, layout, loss, weight_decay, clip, facts.randomness, clients.prepare)
+    planner = Planner(clients, population, law, work, batch_size, seed, devices)
     pool = (task.cast(clients.inputs), task.cast(clients.targets))
+    clock = None
+    if devices is not None:
+        limit = work.seconds if isinstance(work, Deadline) else None
+        clock = Clock(devices, gradient_flops(task, clients), limit)
+        if isinstance(work, Deadline) and isinstance(algorithm, Federated):
+            bill = measure(algorithm, Executor(task, planner, pool, "loop", 1), len(clients))
+            paced = pace(work, clock, bill, clients, batch_size)
+            planner = replace(planner, work=paced)
+            planner.plan(0)  # refuses more steps than anybody would wait for
+    planner.check(rounds)
 
     def course(why: str) -> Course:
         every = evaluate_every, evaluation_batch
-        return Course(model, facts, rounds, *every, why, checkpoint_every)
+        return Course(model, facts, rounds, *every, why, checkpoint_every, clock)
 
     run: Run
     if isinstance(algorithm, Peer):
@@ -164,6 +181,31 @@ def simulate(
     run = FederatedRun(algorithm, executor, course(why), tap)
     run.keep_checkpoints(checkpoint, resume)
     return run
+
+
+def _check_devices(
+    algorithm: Federated[Any, Any, Any, Any] | Peer[Any],
+    clients: Clients,
+    work: Work,
+    devices: Fleet | None,
+) -> None:
+    name = type(algorithm).__name__
+    if isinstance(work, Deadline):
+        remedy = "pass devices=Fleet(...), or use Steps(k)"
+        require(devices is not None, "Deadline", "the clients' devices", devices, remedy)
+        server = isinstance(algorithm, Federated)
+        require(server, name, "a fixed number of steps, peers wait for all", work, "use Steps(k)")
+    if devices is None:
+        return
+    require(isinstance(devices, Fleet), "simulate", "a Fleet as devices", devices)
+    devices.check(len(clients))
+    if isinstance(algorithm, Peer):
+        there = devices.dropout == 0 and devices.trace is None
+        law = "devices that neither fail nor leave"
+        require(there, name, law, "dropout or a trace", "use dropped links")
+    twice = devices.trace is not None and clients.availability is not None
+    law = "availability by rounds or by a trace of seconds"
+    require(not twice, "simulate", law, "both", "leave one of them out")
 
 
 def _require_alike(

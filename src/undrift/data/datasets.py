@@ -1,0 +1,179 @@
+"""Published data sets by name: where they may lie, how they are read, how batches are prepared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from undrift.check import require_choice
+from undrift.data import cache
+from undrift.data.dataset import Dataset
+from undrift.data.embedded import digits
+from undrift.data.fetch import BY_HAND, REMOTES, Remote, download
+from undrift.data.formats.cifar import read_cifar10, read_cifar100
+from undrift.data.formats.idx import read_mnist
+from undrift.data.formats.images import read_tiny_imagenet
+from undrift.data.formats.imdb import read_imdb
+from undrift.data.formats.leaf import read_celeba, read_femnist
+from undrift.data.formats.libsvm import read_a9a
+from undrift.data.formats.shakespeare import read_shakespeare
+from undrift.data.prepare import Images, Prepare, Tokens
+from undrift.data.stored import Stored
+from undrift.errors import DataError
+
+DEBIAN = Path("/usr/share/datasets")  # of the package dataset-fashion-mnist
+CHECKOUT = Path(__file__).resolve().parents[3]  # of the sources, unless this is installed
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set as its authors give it."""
+
+    read: Callable[[Path], Stored]
+    folders: tuple[str, ...]  # below a data folder, the first being where a download goes
+    files: tuple[str, ...]  # patterns, any of which shows that a folder holds it
+    prepare: Prepare | None = None
+
+
+def _leaf(name: str) -> tuple[str, ...]:
+    """Where LEAF's own scripts put a data set, and shorter forms of it."""
+    return (name, f"leaf/{name}", f"{name}/data", f"leaf/data/{name}/data")
+
+
+PUBLISHED: dict[str, Published] = {
+    "mnist": Published(
+        read_mnist,
+        ("mnist", "MNIST/raw"),
+        ("train-images*",),
+        Images((0.1307,), (0.3081,)),
+    ),
+    "fashion-mnist": Published(
+        read_mnist,
+        ("fashion-mnist", "FashionMNIST/raw"),
+        ("train-images*",),
+        Images((0.2860,), (0.3530,)),
+    ),
+    "cifar10": Published(
+        read_cifar10,
+        ("cifar10", "cifar-10", "."),
+        ("cifar-10-*", "data_batch_1*"),
+        Images((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), crop=4, flip=True),
+    ),
+    "cifar100": Published(
+        read_cifar100,
+        ("cifar100", "cifar-100", "."),
+        ("cifar-100-*", "train.bin"),
+        Images((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), crop=4, flip=True),
+    ),
+    "tiny-imagenet": Published(
+        read_tiny_imagenet,
+        ("tiny-imagenet", "tiny-imagenet-200", "."),
+        ("tiny-imagenet-200", "tiny-imagenet*.tar", "tiny-imagenet*.zip", "wnids.txt"),
+        Images((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), crop=8, flip=True),
+    ),
+    "a9a": Published(read_a9a, ("a9a", "libsvm", "."), ("a9a.t*",)),
+    "femnist": Published(
+        read_femnist,
+        (*_leaf("femnist"), *_leaf("femnist_digits")),
+        ("train/*.json",),
+        Images(),
+    ),
+    "celeba": Published(read_celeba, _leaf("celeba"), ("train/*.json",), Images()),
+    "shakespeare": Published(
+        read_shakespeare,
+        _leaf("shakespeare"),
+        ("train/*.json", "pg100.txt*", "input.txt"),
+        Tokens(),
+    ),
+    "imdb": Published(read_imdb, ("imdb", "."), ("aclImdb*",), Tokens()),
+}
+NAMES = ("digits", *PUBLISHED)
+
+
+def load(name: str, data_dir: str | Path | None = None, *, quiet: bool = False) -> Dataset:
+    """The data set of that name, with natural client ids where it has them.
+
+    Looked for in `data_dir`, in `$UNDRIFT_DATA`, among earlier downloads, in Debian's package of
+    Fashion-MNIST, and in `shared/data` beside a source checkout. If it is nowhere it is downloaded
+    and checked against its published checksum, to the first of these that is given. What was read
+    is kept in parsed form, so that the second time takes a moment.
+    """
+    require_choice("load", "name", name, NAMES)
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise ValueError(
+            f"data_dir needs a folder that exists, got {str(data_dir)!r}; make it, or leave it out."
+        )
+    if name == "digits":
+        return digits()
+    about = PUBLISHED[name]
+    folder = find(name, data_dir)
+    if folder is None:
+        folder = _downloaded(name, data_dir, quiet=quiet)
+    return Dataset.of(_parsed(name, folder, about), name=name, prepare=about.prepare)
+
+
+def find(name: str, data_dir: str | Path | None = None) -> Path | None:
+    """The folder that holds it on this machine, or None."""
+    about = PUBLISHED[name]
+    for root in _roots(data_dir):
+        for below in about.folders:
+            if _holds(root / below, about):
+                return (root / below).resolve()
+    # A folder given by hand may be the data set itself, whatever its name.
+    if data_dir is not None and _holds(Path(data_dir), about):
+        return Path(data_dir).resolve()
+    return None
+
+
+def _roots(data_dir: str | Path | None) -> Iterator[Path]:
+    if data_dir is not None:
+        yield Path(data_dir)
+    if os.environ.get("UNDRIFT_DATA"):
+        yield Path(os.environ["UNDRIFT_DATA"])
+    yield cache.user_cache() / "data"
+    yield DEBIAN
+    if (CHECKOUT / "pyproject.toml").exists():
+        yield CHECKOUT.parent / "shared" / "data"
+
+
+def _holds(folder: Path, about: Published) -> bool:
+    return folder.is_dir() and any(any(folder.glob(pattern)) for pattern in about.files)
+
+
+def _downloaded(name: str, data_dir: str | Path | None, *, quiet: bool) -> Path:
+    given = data_dir or os.environ.get("UNDRIFT_DATA")
+    root = Path(given) if given else cache.user_cache() / "data"
+    folder = root / PUBLISHED[name].folders[0]
+    if name not in REMOTES:
+        raise DataError(f"{name} is not in {folder} and cannot be downloaded: {BY_HAND[name]}")
+
+    def shows(remote: Remote) -> bool:
+        return any(fnmatch(remote.name, pattern) for pattern in PUBLISHED[name].files)
+
+    # The file that shows the folder to hold the data set comes last: no part of it passes for it.
+    for remote in sorted(REMOTES[name], key=shows):
+        download(remote, folder, quiet=quiet)
+    return folder
+
+
+def _parsed(name: str, folder: Path, about: Published) -> Stored:
+    place = cache.place(name, folder)
+    mark = cache.fingerprint(_sources(folder, about))
+    stored = cache.read(place, mark)
+    if stored is None:
+        stored = about.read(folder)
+        cache.write(place, mark, stored)
+    return stored
+
+
+def _sources(folder: Path, about: Published) -> Iterator[Path]:
+    """Files the reader may look at; the folder may hold other data sets besides."""
+    shown = {path for pattern in about.files for path in folder.glob(pattern)}
+    for path in folder.iterdir():
+        if path.is_file():
+            yield path
+        elif path in shown or path.name in ("train", "test", "val", "raw"):
+            yield from (below for below in path.rglob("*") if below.is_file())
