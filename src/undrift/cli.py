@@ -1,4 +1,4 @@
-"""The command line: `undrift run`, `undrift compare`, `undrift list`."""
+"""The command line: `undrift run`, `undrift compare`, `undrift list`, `undrift data`."""
 
 import inspect
 import json
@@ -15,6 +15,7 @@ from rich.table import Table
 import undrift as ud
 from undrift import catalogue, show, trial
 from undrift.check import nearest, require_choice
+from undrift.data_command import data_app
 from undrift.options import (
     OUTPUT,
     Force,
@@ -41,6 +42,7 @@ run_app = typer.Typer(
     help="Train with one method. Example: undrift run fedspeed --lr 0.1 --rounds 50",
 )
 app.add_typer(run_app, name="run")
+app.add_typer(data_app, name="data")
 
 
 def _make_run(cls: type) -> Any:
@@ -203,6 +205,7 @@ def _conclude(
                 "bytes": [round(outcome.megabytes * 1e6) for outcome in outcomes],
                 "gradients": [outcome.total("gradients") for outcome in outcomes],
                 "seconds": [outcome.total("seconds") for outcome in outcomes],
+                "simulated_seconds": [outcome.total("simulated_seconds") for outcome in outcomes],
             }
             for name, outcomes in chosen.items()
         }

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from undrift import models, trial
+from undrift.data import NAMES
 from undrift.rule import Rule
 from undrift.rule import parse as parse_rule
 from undrift.schedule import parse as parse_number
@@ -17,13 +18,40 @@ from undrift.schedule import parse as parse_number
 DEFAULT_LR = 0.1
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
-Data = Annotated[str, typer.Option(help="digits.", rich_help_panel=DATA)]
-Model = Annotated[str, typer.Option(help=", ".join(models.MODELS) + ".", rich_help_panel=DATA)]
-NumClients = Annotated[int, typer.Option("--clients", help="How many.", rich_help_panel=DATA)]
-Partition = Annotated[str, typer.Option(help="dirichlet, iid or shards[:2].", rich_help_panel=DATA)]
+DEVICES = "Devices"
+Data = Annotated[str, typer.Option(help=", ".join(NAMES) + ".", rich_help_panel=DATA)]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of data sets; default: $UNDRIFT_DATA.", rich_help_panel=DATA),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        help=", ".join(models.MODELS) + "; options as in resnet18-gn:stem=7.", rich_help_panel=DATA
+    ),
+]
+NumClients = Annotated[
+    int | None,
+    typer.Option("--clients", help="How many; 20, or all natural ones.", rich_help_panel=DATA),
+]
+Partition = Annotated[
+    str,
+    typer.Option(
+        help="iid, dirichlet[:0.3], dirichlet-sequential[:0.3], dirichlet-per-class[:0.3], "
+        "shards[:2[x200]], classes:5, quantity:0.5, natural, replicated.",
+        rich_help_panel=DATA,
+    ),
+]
 DirAlpha = Annotated[
     float,
-    typer.Option("--dirichlet", help="Label skew; smaller is worse.", rich_help_panel=DATA),
+    typer.Option(
+        "--dirichlet",
+        help="Label skew of a Dirichlet partition without a number; smaller is worse.",
+        rich_help_panel=DATA,
+    ),
+]
+Augment = Annotated[
+    bool, typer.Option(help="Crop and flip images as documented.", rich_help_panel=DATA)
 ]
 Rounds = Annotated[int, typer.Option(help="Communication rounds.", rich_help_panel=TRAINING)]
 Seed = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=TRAINING)]
@@ -38,10 +66,38 @@ WorkText = Annotated[
     str | None,
     typer.Option(
         help="Local steps between communications: steps:10, epochs:5, "
-        "gaussian:MEAN:VARIANCE[:random] or uniform:LOW:HIGH[:random]. Default: gaussian:20:100 "
-        "with a server, steps:10 for gossip, steps:1 for all-reduce.",
+        "gaussian:MEAN:VARIANCE[:random], uniform:LOW:HIGH[:random], or deadline:SECONDS[:EPOCHS], "
+        "what --devices can do in time. Default: gaussian:20:100 with a server, steps:10 for "
+        "gossip, steps:1 for all-reduce.",
         rich_help_panel=TRAINING,
     ),
+]
+DevicesText = Annotated[
+    str | None,
+    typer.Option(
+        help="What clients run on: phone, phone:9,gpu-node:1, thesis-jetson, ... or a CSV file; "
+        "records gain a simulated clock.",
+        rich_help_panel=DEVICES,
+    ),
+]
+Slowdown = Annotated[
+    str | None,
+    typer.Option(
+        help="stragglers:0.1:5 (one in ten five times as slow) or jitter:0.3.",
+        rich_help_panel=DEVICES,
+    ),
+]
+Failures = Annotated[
+    float,
+    typer.Option(help="Probability that a client fails in a round.", rich_help_panel=DEVICES),
+]
+TraceText = Annotated[
+    Path | None,
+    typer.Option(help="CSV of client,start,end: when who is there.", rich_help_panel=DEVICES),
+]
+Period = Annotated[
+    float | None,
+    typer.Option(help="Seconds after which --trace repeats.", rich_help_panel=DEVICES),
 ]
 Graph = Annotated[
     str | None,
@@ -68,6 +124,9 @@ Decay = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=TRAI
 Clip = Annotated[
     float, typer.Option(help="Gradient norm limit; 0: none.", rich_help_panel=TRAINING)
 ]
+Every = Annotated[
+    int, typer.Option("--evaluate-every", help="Rounds between tests.", rich_help_panel=TRAINING)
+]
 ModeText = Annotated[str, typer.Option(help="auto, loop or stacked.", rich_help_panel=TRAINING)]
 Target = Annotated[float, typer.Option(help="Accuracy to be reached.", rich_help_panel=OUTPUT)]
 Out = Annotated[
@@ -81,10 +140,17 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.", rich_he
 
 def setting(
     data: Data = "digits",
+    data_dir: DataDir = None,
     model: Model = "mlp",
-    clients: NumClients = 20,
+    clients: NumClients = None,
     partition: Partition = "dirichlet",
     dirichlet: DirAlpha = 0.3,
+    augment: Augment = True,
+    devices: DevicesText = None,
+    slowdown: Slowdown = None,
+    failures: Failures = 0.0,
+    trace: TraceText = None,
+    trace_period: Period = None,
     rounds: Rounds = 50,
     participation: Part = None,
     work: WorkText = None,
@@ -95,15 +161,23 @@ def setting(
     weight_decay: Decay = 0.0,
     clip: Clip = 0.0,
     mode: ModeText = "auto",
+    evaluate_every: Every = 1,
     target: Target = 0.8,
 ) -> trial.Setting:
     """What `run` and `compare` share; typer reads the options off this signature."""
     return trial.Setting(
         data=data,
+        data_dir=data_dir,
         model=model,
         clients=clients,
         partition=partition,
         dirichlet=dirichlet,
+        augment=augment,
+        devices=devices,
+        slowdown=slowdown,
+        failures=failures,
+        trace=trace,
+        trace_period=trace_period,
         rounds=rounds,
         participation=participation,
         work=work,
@@ -114,6 +188,7 @@ def setting(
         weight_decay=weight_decay,
         clip=clip or None,
         mode=mode,
+        evaluate_every=evaluate_every,
         target=target,
     )
 

@@ -1,4 +1,4 @@
-"""Accuracy curves as a picture, when matplotlib is there."""
+"""Accuracy curves and partitions as pictures, when matplotlib is there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from undrift.record import Record
 
@@ -62,3 +63,29 @@ def _sent(records: Sequence[Record]) -> list[float]:
         if record.loss is not None:
             sent.append(total / 1e6)
     return sent
+
+
+def partition(counts: NDArray[np.int64], path: Path, title: str = "") -> bool:
+    """Heat map of how many samples of each label each client holds; False without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        return False
+    clients, labels = counts.shape
+    width, height = np.clip([clients / 8 + 2, labels / 5 + 1.5], [5, 3], [16, 10])
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    # Empty cells stay white, so that a label a client has not is told from one it has little of.
+    shown = np.ma.masked_equal(counts.T, 0)
+    image = axis.imshow(shown, cmap="YlGnBu", vmin=0, aspect="auto", interpolation="nearest")
+    axis.set(xlabel="client", ylabel="label")
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_locator(MaxNLocator(integer=True, nbins=20, steps=[1, 2, 5, 10]))
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.colorbar(image, ax=axis, label="samples")
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=150)
+    return True

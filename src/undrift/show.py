@@ -14,7 +14,7 @@ from rich.table import Table
 from undrift import plot as pictures
 from undrift.engine.run import Run
 from undrift.record import Record
-from undrift.trial import Outcome, Setting
+from undrift.trial import CURVES, Outcome, Setting
 
 Outcomes = Mapping[str, Sequence[Outcome]]  # per method, one per seed
 
@@ -78,7 +78,11 @@ def table(
     columns = ("accuracy %", f"rounds to {100 * setting.target:g} %", "MB sent", "gradients", "s")
     figures = {name: peer_figures(seeds) for name, seeds in outcomes.items()}
     peers = _telling(figures.values())
-    for column in (*columns, *(PEER_COLUMNS[key][0] for key in peers)):
+    timed = any(
+        outcome.total("simulated_seconds") for seeds in outcomes.values() for outcome in seeds
+    )
+    clock = ("simulated s", "in use %") if timed else ()
+    for column in (*columns, *clock, *(PEER_COLUMNS[key][0] for key in peers)):
         shown.add_column(column, justify="right")
     for name, seeds in outcomes.items():
         reached = [outcome.rounds_to(setting.target) for outcome in seeds]
@@ -94,10 +98,18 @@ def table(
             spread([outcome.megabytes for outcome in seeds], "{:.2f}"),
             f"{np.mean([outcome.total('gradients') for outcome in seeds]):.0f}",
             f"{np.mean([outcome.total('seconds') for outcome in seeds]):.1f}",
+            *(_clock(seeds) if timed else ()),
             *(PEER_COLUMNS[key][1](figures[name].get(key)) for key in peers),
         )
     console.print(shown)
     console.print("accuracy: mean of the last ten evaluations on the test set", style="dim")
+
+
+def _clock(seeds: Sequence[Outcome]) -> tuple[str, str]:
+    """Simulated seconds of the whole run, and the share of them in which devices computed."""
+    busy = [outcome.recent("utilisation") or 0.0 for outcome in seeds]
+    seconds = [outcome.total("simulated_seconds") for outcome in seeds]
+    return spread(seconds, "{:.4g}"), f"{100 * np.mean(busy):.1f}"
 
 
 def _form(form: str, scale: float = 1.0) -> Callable[[float | None], str]:
@@ -131,7 +143,7 @@ def peer_figures(seeds: Sequence[Outcome]) -> dict[str, float]:
 
 def plot(outcomes: Outcomes, folder: Path, console: Console, title: str) -> None:
     runs = {name: [outcome.records for outcome in seeds] for name, seeds in outcomes.items()}
-    if not pictures.curves(runs, folder / "curves.png", title):
+    if not pictures.curves(runs, folder / CURVES, title):
         console.print("No plot: matplotlib is not installed; pip install 'undrift[report]'.")
 
 
@@ -147,6 +159,7 @@ def final(run: Run, outcome: Outcome) -> dict[str, Any]:
         "bytes": run.totals.bytes_up + run.totals.bytes_down,
         "gradients": run.totals.gradients,
         "seconds": run.totals.seconds,
+        "simulated_seconds": run.totals.simulated_seconds or None,
         **peer_figures([outcome]),
         "model_sha256": run.model_sha256,
     }

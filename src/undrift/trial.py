@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,31 +18,76 @@ from undrift import models, topology
 from undrift.check import require, require_choice
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.data import (
+    NAMES,
     Clients,
-    Epochs,
-    GaussianSteps,
+    Dataset,
     Steps,
-    UniformSteps,
-    Work,
-    digits,
-    dirichlet,
-    iid,
-    shards,
+    load,
+    partition,
 )
+from undrift.devices import Fleet, Trace
+from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
 from undrift.engine.simulate import simulate
+from undrift.forms import parse_model, parse_participation, parse_slowdown, parse_work
 from undrift.record import PeerRecord, Record, Totals
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A comparison's common ground."""
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """Data and how it is dealt."""
 
     data: str
+    data_dir: Path | None = None
+    clients: int | None = None  # None: 20, or all that the data set has by nature
+    partition: str = "dirichlet"
+    dirichlet: float = 0.3  # alpha of a partition without a number
+    augment: bool = True
+
+    def __post_init__(self) -> None:
+        require_choice("--data", "it", self.data, NAMES)
+        partition.check_form(self.partition)
+        some = self.clients is None or self.clients >= 1
+        require(some, "--clients", "clients >= 1", self.clients)
+
+    @property
+    def dataset(self) -> Dataset:
+        return _loaded(self.data, self.data_dir)
+
+    def split(self, seed: int) -> Clients:
+        """The data dealt to clients."""
+        data, clients = self.dataset, self.clients
+        if clients is None and self.partition != "natural":
+            clients = DEFAULT_CLIENTS
+        parts = partition.parse(
+            self.partition,
+            data.stored_train[1],
+            clients,
+            alpha=self.dirichlet,
+            owners=data.owners,
+            seed=seed,
+        )
+        return data.split(parts, augment=self.augment)
+
+
+DEFAULT_CLIENTS = 20
+
+
+@cache
+def _loaded(name: str, data_dir: Path | None) -> Dataset:
+    return load(name, data_dir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(Ground):
+    """A comparison's common ground."""
+
     model: str
-    clients: int
-    partition: str
-    dirichlet: float
+    devices: str | None
+    slowdown: str | None
+    failures: float
+    trace: Path | None
+    trace_period: float | None
     rounds: int
     participation: str | None  # None: what suits the family
     work: str | None
@@ -54,20 +98,29 @@ class Setting:
     weight_decay: float
     clip: float | None
     mode: str
+    evaluate_every: int
     target: float
 
     def __post_init__(self) -> None:
-        require_choice("--data", "it", self.data, ("digits",))
-        require_choice("--model", "it", self.model, models.MODELS)
-        require_choice(
-            "--partition", "it", self.partition.split(":")[0], ("dirichlet", "iid", "shards")
-        )
-        self._shards()
+        super().__post_init__()
+        parse_model(self.model)
+        self._check_devices()
         require(0 < self.target <= 1, "--target", "an accuracy in (0, 1]", self.target)
         if self.work is not None:
             parse_work(self.work)
         if self.participation is not None:
             parse_participation(self.participation)
+
+    def _check_devices(self) -> None:
+        """Refuse what devices do where there are none."""
+        for option in ("slowdown", "failures", "trace"):
+            given = getattr(self, option)
+            alone = bool(given) and self.devices is None
+            require(not alone, f"--{option}", "--devices beside it", given, "say --devices phone")
+        alone = self.trace_period is not None and self.trace is None
+        require(not alone, "--trace-period", "--trace beside it", self.trace_period)
+        if self.slowdown is not None:
+            parse_slowdown(self.slowdown)
 
     def check(self, classes: Sequence[type]) -> None:
         """Refuse an option that concerns none of the methods."""
@@ -81,35 +134,31 @@ class Setting:
                 names = ", ".join(cls.__name__ for cls in classes)
                 raise ValueError(f"{option} needs {kind}, got {names}; leave it out.")
 
-    def _shards(self) -> int:
-        """Shards a client gets, of `--partition shards:2`."""
-        name, _, number = self.partition.partition(":")
-        fits = not number or (name == "shards" and number.isdigit() and int(number) >= 1)
-        require(fits, "--partition", "a form such as shards:2", self.partition)
-        return int(number or 2)
-
     @cache  # noqa: B019 -- a handful of seeds, each used by every method of a comparison
     def prepare(self, seed: int) -> tuple[nn.Module, Clients]:
         """Model and clients; every method of a comparison gets the same for the same seed."""
-        data = digits()
-        if self.partition == "dirichlet":
-            parts = dirichlet(data.train[1], self.clients, self.dirichlet, seed=seed)
-        elif self.partition == "iid":
-            parts = iid(data.train[1], self.clients, seed=seed)
-        else:
-            parts = shards(data.train[1], self.clients, per_client=self._shards(), seed=seed)
-        clients = Clients.split(*data.train, parts, test=data.test)
+        clients = self.split(seed)
+        name, options = parse_model(self.model)
+        shape, classes = self.dataset.shape, self.dataset.classes
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = models.build(self.model, shape=data.train[0].shape[1:], classes=data.classes)
+            model = models.build(name, shape=shape, classes=classes, **options)
         return model, clients
+
+    def fleet(self, clients: int, seed: int) -> Fleet | None:
+        if self.devices is None:
+            return None
+        there = None if self.trace is None else Trace.read(self.trace, period=self.trace_period)
+        slow = None if self.slowdown is None else parse_slowdown(self.slowdown)
+        devices = parse_devices(self.devices, clients, seed=seed)
+        return Fleet(devices, slow, self.failures, there, seed)
 
     def start(self, algorithm: Any, seed: int, **options: Any) -> Run:
         model, clients = self.prepare(seed)
         work = parse_work(default_work(algorithm) if self.work is None else self.work)
         if isinstance(algorithm, Gossip):
             text = DEFAULT_TOPOLOGY if self.topology is None else self.topology
-            options["topology"] = topology.parse(text, self.clients, seed)
+            options["topology"] = topology.parse(text, len(clients), seed)
             work = Steps(1) if algorithm.every_step else work
         elif isinstance(algorithm, AllReduce):
             options["allreduce"] = self.allreduce
@@ -128,6 +177,8 @@ class Setting:
             weight_decay=self.weight_decay,
             clip=self.clip,
             mode=self.mode,  # type: ignore[arg-type]  # checked by simulate
+            evaluate_every=self.evaluate_every,
+            devices=self.fleet(len(clients), seed),
             **options,
         )
 
@@ -140,37 +191,6 @@ def default_work(algorithm: Any) -> str:
     if isinstance(algorithm, AllReduce):
         return "steps:1"
     return "steps:10" if isinstance(algorithm, Gossip) else "gaussian:20:100"
-
-
-def parse_participation(text: str) -> float | int:
-    try:
-        return int(text) if text.strip().isdigit() else float(text)
-    except ValueError as error:
-        raise ValueError(
-            f"--participation needs a fraction such as 0.5 or a count such as 10, got {text!r}."
-        ) from error
-
-
-def parse_work(text: str) -> Work:
-    makers: dict[str, tuple[Callable[..., Work], Callable[[str], Any]]] = {
-        "steps": (Steps, int),
-        "epochs": (Epochs, float),
-        "gaussian": (GaussianSteps, float),
-        "uniform": (UniformSteps, int),
-    }
-    name, *parts = text.split(":")
-    require_choice("--work", "its first word", name, makers)
-    maker, number = makers[name]
-    modes = [part for part in parts if part in ("fixed", "random")]
-    try:
-        numbers = [number(part) for part in parts if part not in modes]
-        inspect.signature(maker).bind(*numbers, *modes)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"--work needs a form such as steps:10, epochs:5, gaussian:20:100 or uniform:5:30, "
-            f"got {text!r}."
-        ) from error
-    return maker(*numbers, *modes)
 
 
 @dataclass(frozen=True)
@@ -191,7 +211,7 @@ class Outcome:
     def total(self, name: str) -> float:
         if self.totals is not None:
             return float(getattr(self.totals, name))
-        return float(sum(getattr(r, name) for r in self.records))
+        return float(sum(getattr(r, name) or 0 for r in self.records))
 
     def recent(self, name: str) -> float | None:
         """Mean over the last ten rounds that have it; None for what this family has not."""
@@ -204,8 +224,13 @@ class Outcome:
         return (self.total("bytes_up") + self.total("bytes_down")) / 1e6
 
 
+CURVES, PARTITION = "curves.png", "partition.png"
+
+
 def _written_here(path: Path) -> bool:
-    return path.is_file() and (path.suffix in (".jsonl", ".part") or path.name == "curves.png")
+    return path.is_file() and (
+        path.suffix in (".jsonl", ".part") or path.name in (CURVES, PARTITION)
+    )
 
 
 def claim(out: Path | None, name: str, *, force: bool, going_on: bool = False) -> Path:

@@ -1,0 +1,87 @@
+"""The short forms of the command line: steps:10, stragglers:0.1:5, resnet18-gn:stem=7."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from undrift import models
+from undrift.check import require, require_choice
+from undrift.data import Deadline, Epochs, GaussianSteps, Steps, UniformSteps, Work
+from undrift.devices import Jitter, Stragglers
+
+
+def parse_participation(text: str) -> float | int:
+    try:
+        return int(text) if text.strip().isdigit() else float(text)
+    except ValueError as error:
+        raise ValueError(
+            f"--participation needs a fraction such as 0.5 or a count such as 10, got {text!r}."
+        ) from error
+
+
+def _deadline(seconds: float, epochs: float | None = None) -> Work:
+    return Deadline(seconds, None if epochs is None else Epochs(epochs))
+
+
+def parse_work(text: str) -> Work:
+    makers: dict[str, tuple[Callable[..., Work], Callable[[str], Any]]] = {
+        "steps": (Steps, int),
+        "epochs": (Epochs, float),
+        "gaussian": (GaussianSteps, float),
+        "uniform": (UniformSteps, int),
+        "deadline": (_deadline, float),
+    }
+    name, *parts = text.split(":")
+    require_choice("--work", "its first word", name, makers)
+    maker, number = makers[name]
+    modes = [part for part in parts if part in ("fixed", "random")]
+    try:
+        numbers = [number(part) for part in parts if part not in modes]
+        inspect.signature(maker).bind(*numbers, *modes)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"--work needs a form such as steps:10, epochs:5, gaussian:20:100, uniform:5:30 or "
+            f"deadline:60, got {text!r}."
+        ) from error
+    return maker(*numbers, *modes)
+
+
+def parse_slowdown(text: str) -> Stragglers | Jitter:
+    makers: dict[str, Callable[..., Stragglers | Jitter]] = {
+        "stragglers": Stragglers,
+        "jitter": Jitter,
+    }
+    name, *parts = text.split(":")
+    require_choice("--slowdown", "its first word", name, makers)
+    try:
+        numbers = [float(part) for part in parts]
+        inspect.signature(makers[name]).bind(*numbers)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"--slowdown needs a form such as stragglers:0.1:5 or jitter:0.3, got {text!r}."
+        ) from error
+    return makers[name](*numbers)
+
+
+def parse_model(text: str) -> tuple[str, dict[str, Any]]:
+    """`resnet18-gn:stem=7,projection=256` as a name and its options."""
+    name, _, rest = text.partition(":")
+    require_choice("--model", "its name", name, models.MODELS)
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        paired = bool(key and equals and value)
+        require(paired, "--model", "options such as resnet18-gn:stem=7", text)
+        options[key] = _literal(value)
+    return name, options
+
+
+def _literal(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
