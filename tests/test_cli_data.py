@@ -122,7 +122,7 @@ BAD = {
     "slowdown": (["--devices", "phone", "--slowdown", "stragglers:x"], "a form such as"),
     "slowdown law": (["--devices", "phone", "--slowdown", "stragglers:0.1:0.5"], "factor >= 1"),
     "failures": (["--failures", "0.1"], "--devices beside it"),
-    "trace": (["--devices", "phone", "--trace", "nowhere.csv"], "no such file"),
+    "trace": (["--devices", "phone", "--trace", "nowhere.csv"], "No such file"),
     "period": (["--trace-period", "3"], "--trace beside it"),
     "deadline": (["--work", "deadline:60"], "the clients' devices"),
     "deadline form": (["--work", "deadline"], "a form such as"),

@@ -66,7 +66,7 @@ def test_what_load_returns(tmp_path: Path) -> None:
     assert 0.9 < inputs.max() <= 1
     assert targets.tolist() == [*range(10), *range(10)]
     assert data.test[0].shape == (10, 1, 28, 28)
-    assert (data.classes, data.shape, data.owners) == (10, (1, 28, 28), None)
+    assert (data.classes, data.shape, data.client_ids) == (10, (1, 28, 28), None)
     assert data.stored_train[0].dtype == torch.uint8  # what `split` keeps
     assert "20 training and 10 test samples" in repr(data)
 
@@ -341,7 +341,7 @@ def test_real_data(name: str) -> None:
     data = real(name)
     assert (len(data.train[1]), len(data.test[1])) == (train, test)
     assert (data.shape, data.classes) == (shape, classes)
-    assert (None if data.owners is None else len(np.unique(data.owners))) == natural
+    assert (None if data.client_ids is None else len(np.unique(data.client_ids))) == natural
     if isinstance(data.prepare, Images) and name != "femnist":
         seen = data.prepare(data.stored_train[0], torch.float32)
         assert abs(float(seen.mean())) < 2e-3
@@ -369,7 +369,7 @@ def test_the_larger_sets_load(name: str) -> None:
         "tiny-imagenet": ((3, 64, 64), 200, None),
     }[name]
     data = real(name)
-    natural = None if data.owners is None else len(np.unique(data.owners))
+    natural = None if data.client_ids is None else len(np.unique(data.client_ids))
     assert (data.shape, data.classes, natural) == expected
 
 

@@ -292,10 +292,10 @@ BAD_TRACES = {
     "fraction-of-a-client": ("0.5,1,2\n", "line 2 needs a client id 0, 1, ..., got 0.5;"),
     "negative-client": ("-1,1,2\n", "line 2 needs a client id 0, 1, ..., got -1;"),
     "infinite-client": ("inf,1,2\n", "line 2 needs a client id 0, 1, ..., got inf;"),
-    "few-values": ("0,1,2\n\n0,1\n", "line 4 needs 3 values, got 2; the header is"),
-    "many-values": ("0,1,2,3\n", "line 2 needs 3 values, got 4; the header is"),
-    "nobody": ("", "needs at least one line under its header, got none;"),
-    "quotes": ('0,"1,2\n', "needs CSV text, got"),
+    "few-values": ("0,1,2\n\n0,1\n", "line 4 needs 3 cells as in the header, got 2;"),
+    "many-values": ("0,1,2,3\n", "line 2 needs 3 cells as in the header, got 4;"),
+    "nobody": ("", "needs rows below its header, at least 1, got 0;"),
+    "quotes": ('0,"1,2\n', "needs a CSV row, got"),
 }
 
 
@@ -315,8 +315,11 @@ BAD_HEADERS = {
     "missing": ("client,start\n0,1\n", "line 1 needs a column end, got the header client,start;"),
     "unknown": ("client,start,finish\n0,1,2\n", "got 'finish'; rename or remove it"),
     "near": ("client,start,ends\n0,1,2\n", "the nearest is 'end'"),
-    "twice": ("client,start,start,end\n0,1,2,3\n", "needs every column once, got 'start' twice;"),
-    "empty": ("", "needs a header such as client,start,end, got an empty file;"),
+    "twice": (
+        "client,start,start,end\n0,1,2,3\n",
+        "needs a header of different names, got 'start' twice;",
+    ),
+    "empty": ("", "needs a name for every column in line 1, got an empty file;"),
 }
 
 
@@ -332,12 +335,14 @@ def test_bad_headers_are_refused(case: str, tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.csv needs a CSV file, got no such file;"):
+    with pytest.raises(
+        DataError, match=r"none\.csv needs a CSV file, got No such file or directory;"
+    ):
         Trace.read(tmp_path / "none.csv")
-    with pytest.raises(DataError, match="needs a CSV file to read, got"):
+    with pytest.raises(DataError, match="needs a CSV file, got"):
         Trace.read(tmp_path)
     (tmp_path / "bytes.csv").write_bytes(b"client,start,end\n\xff\xfe,1,2\n")
-    with pytest.raises(DataError, match=r"bytes\.csv needs CSV text, got .*; save it as UTF-8"):
+    with pytest.raises(DataError, match=r"bytes\.csv needs a CSV row, got .*; save it as UTF-8"):
         Trace.read(tmp_path / "bytes.csv")
 
 

@@ -1076,7 +1076,7 @@ def test_table_with_quotes_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> 
 
 BAD_TABLES = {
     "empty": ("", "", "empty file"),
-    "one-row": ("x,y\n1,2\n", "", "two rows"),
+    "one-row": ("x,y\n1,2\n", "", "at least 2"),
     "twice": ("x,x,y\n1,2,3\n", "", "'x' twice"),
     "no-name": ("x,,y\n1,2,3\n", "", "name for every column"),
     "ragged": ("x,y\n1,2\n1,2,3\n", ", line 3", "2 cells"),

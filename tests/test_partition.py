@@ -150,13 +150,13 @@ def test_tiny_alpha_takes_a_bounded_number_of_draws(
     law: Any, most: int, alpha: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws: list[float] = []
-    draw = partition._log_dirichlet
+    draw = partition.log_dirichlet
 
     def counted(rng: Any, rows: int, columns: int, alpha: float) -> Any:
         draws.append(alpha)
         return draw(rng, rows, columns, alpha)
 
-    monkeypatch.setattr(partition, "_log_dirichlet", counted)
+    monkeypatch.setattr(partition, "log_dirichlet", counted)
     parts = dirichlet(random_labels(600, 10), 50, alpha, law=law, minimum=12)
     assert len(draws) == most  # a dozen samples for each of fifty is never met by chance
     assert [len(part) for part in parts] == [12] * 50

@@ -64,7 +64,7 @@ class Ground:
             data.stored_train[1],
             clients,
             alpha=self.dirichlet,
-            owners=data.owners,
+            owners=data.client_ids,
             seed=seed,
         )
         return data.split(parts, augment=self.augment)

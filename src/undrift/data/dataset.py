@@ -32,9 +32,9 @@ class Dataset:
     classes: int
     name: str = "data"
     prepare: Prepare | None = None
-    owners: NDArray[np.int64] | None = None  # natural client of each training sample
-    test_owners: NDArray[np.int64] | None = None
-    names: tuple[str, ...] = ()  # of the natural clients
+    client_ids: NDArray[np.int64] | None = None  # natural client of each training sample
+    test_client_ids: NDArray[np.int64] | None = None
+    client_names: tuple[str, ...] = ()  # of the natural clients: an id is a number into it
     labels: tuple[str, ...] = ()  # of the classes
     vocabulary: tuple[str, ...] = ()  # of tokens
 
@@ -94,7 +94,7 @@ class Dataset:
         targets = self.stored_train[1]
         if isinstance(partition, str):
             parts: Sequence[Sequence[int] | Indices] = partitions.parse(
-                partition, targets, clients, owners=self.owners, seed=seed
+                partition, targets, clients, owners=self.client_ids, seed=seed
             )
         else:
             parts = partition
@@ -113,7 +113,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         natural = (
-            f", {len(np.unique(self.owners))} natural clients" if self.owners is not None else ""
+            f", {len(np.unique(self.client_ids))} natural clients"
+            if self.client_ids is not None
+            else ""
         )
         return (
             f"Dataset({self.name}: {len(self.stored_train[1])} training and "

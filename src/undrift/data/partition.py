@@ -1,24 +1,35 @@
 """How one data set is dealt to clients: lists of index arrays for `Clients.split`.
 
-docs/partition.md has the laws, who uses which, and what each of them promises. One module for all,
-so that it is longer than most: they share the checks and the dealing of the last section.
+docs/partition.md has the laws, who uses which, and what each of them promises.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from undrift import keyed
-from undrift.check import is_whole, require, require_choice, require_positive
+from undrift.check import require, require_choice, require_positive
 from undrift.data.clients import Indices
+from undrift.data.dealing import (
+    Floats,
+    Labels,
+    apportioned,
+    check_clients,
+    check_enough,
+    check_minimum,
+    codes_of,
+    deal,
+    grouped,
+    log_dirichlet,
+    pools_of,
+    require_count,
+    shares_of,
+)
 
-Labels = Tensor | NDArray[Any]
-Floats = NDArray[np.float64]
 Law = Literal["equal", "sequential", "per-class"]
 
 LAWS = ("equal", "sequential", "per-class")
@@ -27,14 +38,14 @@ REDRAWS = 100  # of the law per class, before the best of them is repaired
 
 def iid(targets: Labels, clients: int, *, seed: int = 0) -> list[Indices]:
     """A random split into sizes that differ by at most one."""
-    _check(len(targets), clients)
+    check_enough(len(targets), clients)
     order = keyed.generator(seed, "partition").permutation(len(targets))
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
 def replicated(targets: Labels, clients: int) -> list[Indices]:
     """Everything for every client (NET-FLEET's "iid"); all share one array."""
-    _check_clients(clients)
+    check_clients(clients)
     require(len(targets) >= 1, "replicated", "at least one sample", len(targets))
     return [np.arange(len(targets), dtype=np.int64)] * clients
 
@@ -52,9 +63,9 @@ def shards(
     A shard holds `size` samples, or as many as use up the data; so a client sees few labels. With
     a size, shards that nobody gets are left out (NET-FLEET: 2 of 200 for 50 clients).
     """
-    _check(len(targets), clients)
-    order = np.argsort(_codes("shards", targets)[0], kind="stable")
-    _require_count("shards", "per_client", per_client)
+    check_enough(len(targets), clients)
+    order = np.argsort(codes_of("shards", targets)[0], kind="stable")
+    require_count("shards", "per_client", per_client)
     dealt = clients * per_client
     if size is None:
         enough = len(order) >= dealt
@@ -62,7 +73,7 @@ def shards(
         require(enough, "shards", expected, len(order), "use fewer clients or shards")
         cut = np.array_split(order, dealt)
     else:
-        _require_count("shards", "size", size)
+        require_count("shards", "size", size)
         cut = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
         expected = f"{dealt} shards of {size} samples"
         require(len(cut) >= dealt, "shards", expected, len(cut), "lower size")
@@ -80,9 +91,9 @@ def classes_per_client(
     clients * classes is enough for that; the samples of the others are left out.
     """
     who = "classes_per_client"
-    _check(len(targets), clients)
-    codes, labels = _codes(who, targets)
-    _require_count(who, "classes", classes)
+    check_enough(len(targets), clients)
+    codes, labels = codes_of(who, targets)
+    require_count(who, "classes", classes)
     expected = f"at most the {labels} classes there are"
     require(classes <= labels, who, expected, classes, "lower classes")
     supply = np.bincount(codes)
@@ -95,7 +106,7 @@ def classes_per_client(
         "use fewer clients or classes",
     )
     rng = keyed.generator(seed, "partition")
-    pools = _pools(rng, codes)
+    pools = pools_of(rng, codes)
     held = _hands(rng, supply, clients, classes)
     counts = np.zeros((clients, labels), dtype=np.int64)
     for label in np.flatnonzero(held.any(axis=0)):
@@ -103,7 +114,7 @@ def classes_per_client(
         each, over = divmod(int(supply[label]), len(holders))
         counts[holders, label] = each
         counts[holders[:over], label] += 1
-    return _deal(pools, counts)
+    return deal(pools, counts)
 
 
 def _hands(
@@ -136,11 +147,11 @@ def natural(
 
     With `clients`, a random choice of so many. Ids with fewer than `minimum` samples are left out.
     """
-    _require_count("natural", "minimum", minimum)
-    codes, ids = _codes("natural", owners, "id", "number the ids")
+    require_count("natural", "minimum", minimum)
+    codes, ids = codes_of("natural", owners, "id", "number the ids")
     enough = np.flatnonzero(np.bincount(codes) >= minimum)
     wanted = max(1, len(enough)) if clients is None else clients
-    _check_clients(wanted)
+    check_clients(wanted)
     require(
         len(enough) >= wanted,
         "natural",
@@ -152,7 +163,7 @@ def natural(
     chosen = np.sort(rng.permutation(enough)[:wanted])
     client = np.full(ids, -1, dtype=np.int64)
     client[chosen] = np.arange(wanted)
-    return _grouped(client[codes], wanted)
+    return grouped(client[codes], wanted)
 
 
 def quantity(
@@ -168,12 +179,12 @@ def quantity(
         count = int(targets_or_count)
     else:
         count = len(targets_or_count)
-    _check(count, clients)
+    check_enough(count, clients)
     require_positive("quantity", alpha=alpha)
-    _check_minimum("quantity", minimum, count, clients)
+    check_minimum("quantity", minimum, count, clients)
     rng = keyed.generator(seed, "partition")
-    shares = _shares(_log_dirichlet(rng, 1, clients, alpha)[0])
-    sizes = minimum + _apportioned(shares, count - clients * minimum)
+    shares = shares_of(log_dirichlet(rng, 1, clients, alpha)[0])
+    sizes = minimum + apportioned(shares, count - clients * minimum)
     order = rng.permutation(count)
     return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
 
@@ -203,20 +214,20 @@ def dirichlet(
     largest clients of the best draw pass samples on. `minimum` is the number of classes by
     default, or half of n / clients if that is less.
     """
-    _check(len(targets), clients)
+    check_enough(len(targets), clients)
     require_positive("dirichlet", alpha=alpha)
     require_choice("dirichlet", "law", law, LAWS)
-    codes, classes = _codes("dirichlet", targets)
+    codes, classes = codes_of("dirichlet", targets)
     if minimum is None:
         minimum = max(1, min(classes, len(codes) // (2 * clients)))
-    _check_minimum("dirichlet", minimum, len(codes), clients)
+    check_minimum("dirichlet", minimum, len(codes), clients)
     rng = keyed.generator(seed, "partition")
     if law == "per-class":
         counts = _per_class(rng, np.bincount(codes), clients, alpha, minimum)
-        return _deal(_pools(rng, codes), counts)
-    pools = _pools(rng, codes)
+        return deal(pools_of(rng, codes), counts)
+    pools = pools_of(rng, codes)
     size = len(codes) // clients
-    log_mix = _log_dirichlet(rng, clients, classes, alpha)
+    log_mix = log_dirichlet(rng, clients, classes, alpha)
     if law == "equal":
         return _in_turns(rng, pools, log_mix, size)
     left = np.bincount(codes)
@@ -224,7 +235,7 @@ def dirichlet(
     for i in range(clients):
         counts[i] = _weighted(rng, left, log_mix[i], size)
         left -= counts[i]
-    return _deal(pools, counts)
+    return deal(pools, counts)
 
 
 def _in_turns(
@@ -265,7 +276,7 @@ def _per_class(
     """(clients, classes): how many samples of each class a client gets."""
     best, least = np.zeros((clients, len(supply)), dtype=np.int64), clients * minimum + 1
     for _ in range(REDRAWS):
-        counts = _divided(_log_dirichlet(rng, len(supply), clients, alpha), supply)
+        counts = _divided(log_dirichlet(rng, len(supply), clients, alpha), supply)
         missing = int(np.maximum(minimum - counts.sum(axis=1), 0).sum())
         if missing == 0:
             return counts
@@ -281,7 +292,7 @@ def _divided(log_mix: Floats, supply: Indices) -> Indices:
     for label in range(classes):
         # Somebody is open: before the last class the clients hold less than n / clients on average.
         open_ = np.flatnonzero(sizes * clients < supply.sum())
-        counts[open_, label] = _apportioned(_shares(log_mix[label, open_]), int(supply[label]))
+        counts[open_, label] = apportioned(shares_of(log_mix[label, open_]), int(supply[label]))
         sizes += counts[:, label]
     return counts
 
@@ -387,100 +398,3 @@ def _form(text: str) -> tuple[str, list[float]]:
     expected = f"a form such as {form.example}{kind if form.most else ''}"
     require(fits, "partition", expected, text)
     return name, numbers
-
-
-def _check_clients(clients: int) -> None:
-    whole = is_whole(clients) and clients >= 1
-    require(whole, "A partition", "clients >= 1, a whole number", clients)
-
-
-def _check(samples: int, clients: int) -> None:
-    _check_clients(clients)
-    require(
-        samples >= clients,
-        "A partition",
-        f"at least one sample for each of {clients} clients",
-        samples,
-        "use fewer clients",
-    )
-
-
-def _require_count(who: str, name: str, value: Any) -> None:
-    require(is_whole(value) and value >= 1, who, f"{name} >= 1, a whole number", value)
-
-
-def _check_minimum(who: str, minimum: int, samples: int, clients: int) -> None:
-    _require_count(who, "minimum", minimum)
-    require(
-        clients * minimum <= samples,
-        who,
-        f"{clients * minimum} samples for {clients} clients of at least minimum = {minimum}",
-        samples,
-        "use fewer clients or lower minimum",
-    )
-
-
-def _codes(
-    who: str, values: Labels, what: str = "label", remedy: str = "use iid for regression"
-) -> tuple[Indices, int]:
-    """Labels as 0, 1, ... in their order, and how many there are."""
-    array = values if isinstance(values, Tensor) else np.asarray(values)
-    if isinstance(array, Tensor):
-        whole = not (array.is_floating_point() or array.is_complex())
-    else:
-        whole = array.dtype.kind in "iub"
-    if array.ndim != 1 or not whole:
-        raise ValueError(
-            f"{who} needs one integer {what} per sample, got {array.dtype} of shape "
-            f"{tuple(array.shape)}; {remedy}."
-        )
-    plain = array.cpu().numpy() if isinstance(array, Tensor) else array
-    distinct, codes = np.unique(plain, return_inverse=True)
-    return codes.astype(np.int64), len(distinct)
-
-
-def _pools(rng: np.random.Generator, codes: Indices) -> list[Indices]:
-    """The samples of each class in random order."""
-    order = np.argsort(codes, kind="stable")
-    cuts = np.cumsum(np.bincount(codes))[:-1]
-    return [rng.permutation(pool) for pool in np.split(order, cuts)]
-
-
-def _deal(pools: list[Indices], counts: Indices) -> list[Indices]:
-    """Parts with counts[i, c] samples of pool c for client i."""
-    clients = np.arange(len(counts))
-    owner = np.full(sum(map(len, pools)), -1, dtype=np.int64)
-    for label, pool in enumerate(pools):
-        holders = np.repeat(clients, counts[:, label])
-        owner[pool[: len(holders)]] = holders
-    return _grouped(owner, len(counts))
-
-
-def _grouped(owner: Indices, clients: int) -> list[Indices]:
-    """The samples of each client in their order; those of owner -1 are nobody's."""
-    held = np.flatnonzero(owner >= 0)
-    order = held[np.argsort(owner[held], kind="stable")]
-    cuts = np.cumsum(np.bincount(owner[held], minlength=clients))[:-1]
-    return np.split(order, cuts)
-
-
-def _log_dirichlet(rng: np.random.Generator, rows: int, columns: int, alpha: float) -> Floats:
-    """log of gamma(alpha) draws: log G(alpha + 1) + log(U) / alpha stays finite for tiny alpha.
-
-    rng.dirichlet would divide by zero there, because every gamma underflows.
-    """
-    alpha = min(max(alpha, 1e-300), 1e300)  # the limits, long before: one-hot and uniform
-    boosted = np.log(rng.gamma(alpha + 1, size=(rows, columns)))
-    uniforms = 1.0 - rng.random(size=(rows, columns))
-    return boosted + np.log(uniforms) / alpha
-
-
-def _shares(log_weights: Floats) -> Floats:
-    weights = np.exp(log_weights - log_weights.max())
-    return np.asarray(weights / weights.sum(), dtype=np.float64)
-
-
-def _apportioned(shares: Floats, count: int) -> Indices:
-    """Whole numbers that sum to count: the differences of floor(cumulated shares * count)."""
-    cuts = np.minimum((np.cumsum(shares)[:-1] * count).astype(np.int64), count)
-    return np.diff(cuts, prepend=0, append=count)

@@ -8,9 +8,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from undrift.check import is_whole, nearest, require
+from undrift.data.stored import damaged
 from undrift.devices.fleet import Device, spread
 from undrift.devices.presets import MIXES, PRESETS, preset
-from undrift.devices.table import Row, Table, fault, read_table
+from undrift.devices.table import Row, Table, read_table
 
 _WHO = "devices"
 
@@ -23,7 +24,6 @@ _UNITS: dict[str, dict[str, float]] = {
 }
 _COLUMNS = ("name", *(column for units in _UNITS.values() for column in units), "weight")
 _SHARES = "phone~0.3:9,gpu-node:1"
-_EXAMPLE = "name,speed_gflops,up_mbps,down_mbps,latency_ms"
 
 
 def parse(text: str, clients: int, *, seed: int = 0) -> tuple[Device, ...]:
@@ -95,14 +95,16 @@ def _number(text: str, number: str) -> float:
 
 
 def _from_table(path: Path, clients: int) -> tuple[Device, ...]:
-    table = read_table(path, _COLUMNS, _EXAMPLE)
+    table = read_table(path, _COLUMNS)
     table.require_column("name")
     used = {quantity: table.require_column(*units) for quantity, units in _UNITS.items()}
     devices = [_device(row, used) for row in table.rows]
     if "weight" not in table.header:
         if len(devices) != clients:
             remedy = "add or remove lines, or add a column weight to share them out"
-            raise fault(str(path), f"one line for each of {clients} clients", len(devices), remedy)
+            raise damaged(
+                str(path), f"one line for each of {clients} clients", len(devices), remedy
+            )
         return tuple(devices)
     counts = apportion(_weights(table), clients)
     pairs = zip(devices, counts, strict=True)

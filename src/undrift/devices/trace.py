@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require, require_positive
-from undrift.devices.table import fault, read_table
+from undrift.data.stored import damaged
+from undrift.devices.table import read_table
 
 Ids = NDArray[np.int64]
 Span = tuple[float, float]
@@ -100,7 +101,7 @@ class Trace:
         largest = int(self._flat[0].max())
         expected, remedy = f"clients among 0...{population - 1}", "raise clients or drop its spans"
         if self.largest_at and largest >= population:
-            raise fault(self.largest_at, expected, largest, remedy)
+            raise damaged(self.largest_at, expected, largest, remedy)
         require(largest < population, _WHO, expected, largest, remedy)
 
     def digest(self) -> str:
@@ -117,7 +118,7 @@ class Trace:
         """A CSV file with the header client,start,end; one line for each span."""
         if period is not None:
             require_positive(_WHO, period=period)
-        table = read_table(path, _COLUMNS, ",".join(_COLUMNS))
+        table = read_table(path, _COLUMNS)
         for column in _COLUMNS:
             table.require_column(column)
         spans: dict[int, list[Span]] = {}

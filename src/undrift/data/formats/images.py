@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import io
-import lzma
 import os
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -17,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
+from undrift.data.formats.archive import read_archive
 from undrift.data.formats.table import check_columns, check_fraction, dealt, read_csv
 from undrift.data.stored import Part, Stored, damaged
 
@@ -24,7 +21,6 @@ Pixels = NDArray[np.uint8]
 Source = tuple[str, Callable[[], bytes]]  # the name of a file for messages, and its bytes
 
 _ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-_LARGEST_MEMBER = 1 << 28  # of an archive; the largest that we know of has 154 MB
 _LAYOUT = "train/<class>/<image> and val/<class>/<image> (or test/<class>/<image>)"
 
 
@@ -155,48 +151,6 @@ def _decoded(
     cut = len(train)
     parts = Part(inputs[:cut], targets[:cut]), Part(inputs[cut:], targets[cut:])
     return Stored(*parts, classes=len(labels), labels=labels)
-
-
-def read_archive(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """The wanted files of a tar (also compressed) or zip archive; nothing is written to disk."""
-    try:
-        members = _zipped(path, wanted) if zipfile.is_zipfile(path) else _tarred(path, wanted)
-        return dict(members)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError,
-            OSError, ValueError, NotImplementedError, RuntimeError) as error:  # fmt: skip
-        # tarfile adds a line for every form it tried
-        got = (str(error).splitlines() or ["less"])[0].rstrip(":.")
-        raise damaged(path, "a whole archive", got, "fetch it again") from error
-
-
-def _tarred(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path) as archive:
-        for member in archive:  # in the order of the file: seeking back would unpack it again
-            # Regular files alone: a link could lead anywhere.
-            if member.isreg() and wanted(member.name):
-                _check_member(path, member.name, member.size)
-                file = archive.extractfile(member)
-                data = b"" if file is None else file.read()
-                if len(data) != member.size:
-                    raise EOFError(f"{member.name} ends too early")
-                yield member.name, data
-        # To the end, where the checksum of the whole lies.
-        while archive.fileobj is not None and archive.fileobj.read(1 << 20):
-            pass
-
-
-def _zipped(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if not member.is_dir() and wanted(member.filename):
-                _check_member(path, member.filename, member.file_size)
-                yield member.filename, archive.read(member)
-
-
-def _check_member(path: Path, name: str, size: int) -> None:
-    if size > _LARGEST_MEMBER:
-        expected = f"files of at most {_LARGEST_MEMBER:,} bytes"
-        raise damaged(path, expected, f"{size:,} for {name}", "fetch it again")
 
 
 def read_tiny_imagenet(folder: str | Path) -> Stored:

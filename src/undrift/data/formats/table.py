@@ -49,8 +49,8 @@ class Table:
         return np.array([number[cell] for cell in cells], dtype=np.int64), names
 
 
-def read_csv(csv_path: str | Path) -> Table:
-    """All cells as stripped text; a row of another length than the header is refused."""
+def read_csv(csv_path: str | Path, *, least: int = 2) -> Table:
+    """All cells as stripped text, blank lines left out; rows as long as the header, or refused."""
     path = Path(csv_path)
     rows: list[tuple[str, ...]] = []
     lines: list[int] = []
@@ -60,7 +60,7 @@ def read_csv(csv_path: str | Path) -> Table:
             header = tuple(cell.strip() for cell in next(reader, ()))
             _check_header(path, header)
             for row in reader:
-                if not row:
+                if not any(cell.strip() for cell in row):
                     continue
                 if len(row) != len(header):
                     where = f"{path}, line {reader.line_num}"
@@ -76,8 +76,8 @@ def read_csv(csv_path: str | Path) -> Table:
     except csv.Error as error:
         where = f"{path}, line {reader.line_num}"
         raise damaged(where, "a CSV row", error, "correct the row") from error
-    if len(rows) < 2:
-        raise damaged(path, "at least two rows below its header", len(rows), "add rows")
+    if len(rows) < least:
+        raise damaged(path, f"rows below its header, at least {least}", len(rows), "add rows")
     return Table(path, dict(zip(header, zip(*rows, strict=True), strict=True)), tuple(lines))
 
 
