@@ -27,8 +27,9 @@ test-fast: $(READY)
 test-long: $(READY)  ## the statistical and exhaustive checks, minutes
 	$(BIN)/pytest -n $(WORKERS) -m long
 
-bench: $(READY)  ## throughput of the one-bit operations on this machine
+bench: $(READY)  ## one-bit operations and the cost of minibatches on this machine
 	$(BIN)/python benchmarks/onebit.py
+	$(BIN)/python benchmarks/batches.py
 
 format: $(READY)
 	$(BIN)/ruff format $(CODE)

@@ -223,6 +223,16 @@ def test_what_is_nowhere_is_downloaded_checked_and_kept(
     assert torch.equal(ud.data.load("mnist").stored_train[0], data.stored_train[0])
 
 
+def test_an_unfinished_download_does_not_pass_for_the_data_set(
+    mirror: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "cache" / "data" / "mnist"
+    folder.mkdir(parents=True)
+    (folder / "train-images-idx3-ubyte.gz.ab12.part").write_bytes(b"half")
+    assert datasets.find("mnist") is None
+    assert len(ud.data.load("mnist").train[1]) == 20
+
+
 def test_a_download_goes_where_the_user_says(mirror: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     ud.data.load("mnist", tmp_path / "mine")

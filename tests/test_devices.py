@@ -342,7 +342,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="needs a CSV file, got"):
         Trace.read(tmp_path)
     (tmp_path / "bytes.csv").write_bytes(b"client,start,end\n\xff\xfe,1,2\n")
-    with pytest.raises(DataError, match=r"bytes\.csv needs a CSV row, got .*; save it as UTF-8"):
+    with pytest.raises(
+        DataError, match=r"bytes\.csv needs UTF-8 text, got .*; save the table as UTF-8"
+    ):
         Trace.read(tmp_path / "bytes.csv")
 
 

@@ -6,7 +6,9 @@ import inspect
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -14,8 +16,26 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(path), run_name="__main__")
+    names = runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
+    CHECKS.get(path.stem, lambda _: None)(names)
+
+
+def check_own_model_and_data(names: dict[str, Any]) -> None:
+    """Both parts have a client for each value of their column, and learn far beyond guessing."""
+    parts = (
+        ("patients", "hospitals", 4, "table_record"),
+        ("photographs", "cameras", 6, "image_record"),
+    )
+    for data, clients, expected, record in parts:
+        dataset, dealt = names[data], names[clients]
+        assert len(dealt) == expected
+        assert all((dataset.client_ids[dealt.of(i)] == i).all() for i in range(expected))
+        guessed = np.bincount(dataset.test[1]).max() / len(dataset.test[1])
+        assert names[record].accuracy > guessed + 0.25
+
+
+CHECKS = {"own_model_and_data": check_own_model_and_data}
 
 
 def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,14 @@ def _roots(data_dir: str | Path | None) -> Iterator[Path]:
 
 
 def _holds(folder: Path, about: Published) -> bool:
-    return folder.is_dir() and any(any(folder.glob(pattern)) for pattern in about.files)
+    return folder.is_dir() and any(
+        not _unfinished(path) for pattern in about.files for path in folder.glob(pattern)
+    )
+
+
+def _unfinished(path: Path) -> bool:
+    """Whether this is a download in progress, perhaps of another process."""
+    return path.suffix == ".part"
 
 
 def _downloaded(name: str, data_dir: str | Path | None, *, quiet: bool) -> Path:
@@ -173,7 +180,7 @@ def _sources(folder: Path, about: Published) -> Iterator[Path]:
     """Files the reader may look at; the folder may hold other data sets besides."""
     shown = {path for pattern in about.files for path in folder.glob(pattern)}
     for path in folder.iterdir():
-        if path.is_file():
+        if path.is_file() and not _unfinished(path):
             yield path
         elif path in shown or path.name in ("train", "test", "val", "raw"):
             yield from (below for below in path.rglob("*") if below.is_file())

@@ -194,8 +194,12 @@ class _Masks:
             index = index[: int(table.lengths[0, k])]
         elif table.padded:
             valid = self._loop._mine(self._valid[:, k])
-        inputs = group.task.prepared(group.inputs[index], keys.augment)
-        return Batch(inputs, group.targets[index], valid, keys.dropout)
+        inputs = group.task.prepared(self._gathered(group.inputs, index), keys.augment)
+        return Batch(inputs, self._gathered(group.targets, index), valid, keys.dropout)
+
+    def _gathered(self, pool: Tensor, index: Tensor) -> Tensor:
+        """The same either way; which is several times faster depends on vmap."""
+        return pool[index] if self._group.stacked else pool.index_select(0, index)
 
     def running(self, k: int, new: T, old: T) -> T:
         if not self._uneven:
