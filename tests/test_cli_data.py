@@ -141,6 +141,21 @@ def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:  # 
     assert not (tmp_path / "never").exists()
 
 
+def test_our_words_are_not_the_tokens_of_a_pretrained_model(
+    call,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    for split in ("train", "test"):
+        for i, sentiment in enumerate(("neg", "pos") * 10):
+            folder = tmp_path / "imdb" / "aclImdb" / split / sentiment
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{i}_1.txt").write_text("good film")
+    options = ["--data", "imdb", "--data-dir", str(tmp_path), "--model", "distilbert"]
+    code, _, err = call("run", "fedavg", *TINY, *options, "--out", str(tmp_path / "never"))
+    assert code == 2
+    assert "its own tokenizer" in err
+
+
 def test_a_data_set_that_cannot_be_had_is_one_sentence(call, tmp_path: Path) -> None:  # noqa: F811
     code, _, err = call("data", "show", "celeba", "--out", str(tmp_path / "never"))
     assert code == 1

@@ -224,6 +224,9 @@ def test_only_those_who_are_there_are_asked_and_the_clock_waits_for_them() -> No
     assert records[0].simulated_seconds == pytest.approx(lap)
     assert records[1].simulated_seconds == pytest.approx(100)  # 100 - lap of waiting, then a lap
     assert run.totals.simulated_seconds == pytest.approx(100 + 2 * lap)
+    busy = 4 * FLOPS / SLOW.speed
+    assert records[0].utilisation == pytest.approx(busy / lap)
+    assert records[1].utilisation == pytest.approx(busy / 100)
 
 
 def test_when_nobody_comes_back_the_run_says_so() -> None:

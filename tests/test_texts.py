@@ -434,6 +434,30 @@ def test_a_review_twice_in_an_archive(tmp_path: Path) -> None:
         read_imdb(tmp_path)
 
 
+def test_reviews_in_the_tokens_of_a_pretrained_model(tmp_path: Path) -> None:
+    """Whatever `encode` gives, cut and padded; breaks are gone, case is left to it."""
+    seen: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        seen.append(text)
+        return [101, *(len(word) for word in text.split()), 102]
+
+    stored = read_imdb(unpacked(tmp_path, LAID), length=4, encode=encode)
+    assert stored.vocabulary == ()
+    assert not any("<br />" in text for text in seen)
+    assert any(text != text.lower() for text in seen)
+    plain = read_imdb(tmp_path, length=4)
+    assert np.array_equal(stored.train.targets, plain.train.targets)
+    assert (stored.train.inputs[:, 0] == 101).all()
+    keys = sorted(name for name in LAID if "train/neg" in name or "train/pos" in name)
+    for row, name in zip(stored.train.inputs, keys, strict=True):
+        tokens = encode(LAID[name].replace("<br />", " "))[:4]
+        assert row.tolist() == tokens + [0] * (4 - len(tokens))
+    for bad in (lambda text: [-1], lambda text: [0.5], lambda text: [2**31]):
+        with pytest.raises(ValueError, match="whole numbers >= 0"):
+            read_imdb(tmp_path, encode=bad)
+
+
 @pytest.mark.parametrize(("words", "length"), [(2, 5), (2.5, 5), (5, 0), (5, True)])
 def test_bad_words_and_lengths(tmp_path: Path, words: int, length: int) -> None:
     with pytest.raises(ValueError, match=r"read_imdb needs (words >= 3|length >= 1), got"):

@@ -83,11 +83,11 @@ class Setting(Ground):
     """A comparison's common ground."""
 
     model: str
-    devices: str | None
-    slowdown: str | None
-    failures: float
-    trace: Path | None
-    trace_period: float | None
+    devices: str | None = None
+    slowdown: str | None = None
+    failures: float = 0.0
+    trace: Path | None = None
+    trace_period: float | None = None
     rounds: int
     participation: str | None  # None: what suits the family
     work: str | None
@@ -98,7 +98,7 @@ class Setting(Ground):
     weight_decay: float
     clip: float | None
     mode: str
-    evaluate_every: int
+    evaluate_every: int = 1
     target: float
 
     def __post_init__(self) -> None:
@@ -140,6 +140,12 @@ class Setting(Ground):
         clients = self.split(seed)
         name, options = parse_model(self.model)
         shape, classes = self.dataset.shape, self.dataset.classes
+        pretrained = name in ("distilbert", "huggingface")
+        if pretrained and self.dataset.vocabulary:
+            raise ValueError(
+                f"--model {name} needs tokens of its own tokenizer, got the words of {self.data}; "
+                "in Python, read them with undrift.data.read_imdb(folder, encode=...)."
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = models.build(name, shape=shape, classes=classes, **options)
@@ -177,7 +183,7 @@ class Setting(Ground):
             weight_decay=self.weight_decay,
             clip=self.clip,
             mode=self.mode,  # type: ignore[arg-type]  # checked by simulate
-            evaluate_every=self.evaluate_every,
+            evaluate_every=options.pop("evaluate_every", self.evaluate_every),
             devices=self.fleet(len(clients), seed),
             **options,
         )

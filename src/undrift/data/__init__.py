@@ -7,6 +7,7 @@ from undrift.data.dataset import Dataset
 from undrift.data.datasets import NAMES, load
 from undrift.data.embedded import digits
 from undrift.data.formats.images import read_image_folder, read_image_table
+from undrift.data.formats.imdb import read_imdb
 from undrift.data.formats.libsvm import read_libsvm
 from undrift.data.formats.table import read_table
 from undrift.data.huggingface import from_huggingface
@@ -56,6 +57,7 @@ __all__ = [
     "quantity",
     "read_image_folder",
     "read_image_table",
+    "read_imdb",
     "read_libsvm",
     "read_table",
     "replicated",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from undrift.data.stored import Part, Stored
 
+STALE = 24 * 3600  # seconds after which nobody is still writing
 FORMAT = "1"  # of the cache and of what the readers make of their files
 
 
@@ -81,6 +83,9 @@ def write(path: Path, mark: str, stored: Stored) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{path.name}.*.part"):  # by a kill, long ago
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
         save_file(tensors, partial, metadata=about)
         partial.replace(path)
     except (OSError, SafetensorError) as error:

@@ -22,9 +22,6 @@ from typing import IO, Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
 from undrift.check import require
 from undrift.errors import DataError
 
@@ -217,6 +214,10 @@ def _progress(remote: Remote, quiet: bool) -> Iterator[_Bar]:
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return
+    # Here, for they would make every `import undrift` slower.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

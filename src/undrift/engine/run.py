@@ -122,8 +122,10 @@ class Run(Iterator[Record]):
         if self._course.clock is None:
             return {}
         lap = time(self._course.clock)
-        waited = plan.start - self.totals.simulated_seconds
-        return {"simulated_seconds": waited + lap.seconds, "utilisation": lap.utilisation}
+        # With the time in which the server waited for somebody to be there.
+        seconds = plan.start - self.totals.simulated_seconds + lap.seconds
+        used = lap.utilisation * lap.seconds / seconds if seconds > 0 else 0.0
+        return {"simulated_seconds": seconds, "utilisation": used}
 
     @property
     def _evaluating(self) -> bool:

@@ -13,7 +13,7 @@ import re
 import tarfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -33,16 +33,28 @@ Ids = NDArray[np.int32]
 Review = tuple[str, str, str, bytes]  # split, sentiment, file name, content
 
 
-def read_imdb(folder: str | Path, *, words: int = 20_000, length: int = 256) -> Stored:
+Encode = Callable[[str], Sequence[int]]
+
+
+def read_imdb(
+    folder: str | Path,
+    *,
+    words: int = 20_000,
+    length: int = 256,
+    encode: Encode | None = None,
+) -> Stored:
     """The first `length` words of each review as int32 (N, length); 0 negative, 1 positive.
 
     Token 0 pads at the end, 1 is any word that is not among the `words` - 2 most frequent of the
     training part (of equals, the first in the alphabet). A review without words is one unknown.
+    A pretrained model has tokens of its own: `encode` makes them from a text, for example
+    `AutoTokenizer.from_pretrained(name).encode`, and replaces the words.
     """
     require(is_whole(words) and words >= 3, "read_imdb", "words >= 3", words)
     require(is_whole(length) and length >= 1, "read_imdb", "length >= 1", length)
     source = _source(Path(folder))
-    texts = _Texts(source, length)
+    require(encode is None or callable(encode), "read_imdb", "a function as encode", encode)
+    texts = _Texts(source, length, encode)
     for review in _unpacked(source) if source.is_dir() else _archived(source):
         texts.add(*review)
     return texts.stored(words)
@@ -97,8 +109,8 @@ def _archived(archive: Path) -> Iterator[Review]:
 class _Texts:
     """Reviews as they come, with provisional word numbers."""
 
-    def __init__(self, source: Path, length: int) -> None:
-        self.source, self.length = source, length
+    def __init__(self, source: Path, length: int, encode: Encode | None) -> None:
+        self.source, self.length, self.encode = source, length, encode
         self.numbers: defaultdict[str, int] = defaultdict()
         self.numbers.default_factory = self.numbers.__len__
         self.counts = np.zeros(0, dtype=np.int64)  # of the training part
@@ -113,6 +125,9 @@ class _Texts:
             raise damaged(where, "UTF-8 text", got, _AGAIN) from None
         if (split, sentiment, name) in self.heads:
             raise damaged(where, "to be there once", "it twice", _AGAIN)
+        if self.encode is not None:
+            self.heads[split, sentiment, name] = self._encoded(text, self.encode)
+            return
         words = words_of(text)
         if split == "test":  # what is cut off counts in training only
             del words[self.length :]
@@ -120,6 +135,13 @@ class _Texts:
         if split == "train":
             self._count(ids)
         self.heads[split, sentiment, name] = ids[: self.length].copy()
+
+    def _encoded(self, text: str, encode: Encode) -> Ids:
+        tokens = np.asarray(encode(text.replace("<br />", " ")))[: self.length]
+        whole = tokens.ndim == 1 and (tokens.size == 0 or tokens.dtype.kind in "iu")
+        sound = whole and not (tokens.size and (tokens.min() < 0 or tokens.max() >= 2**31))
+        require(sound, "read_imdb", "encode to return whole numbers >= 0", tokens[:5].tolist())
+        return tokens.astype(np.int32)
 
     def _count(self, ids: Ids) -> None:
         if len(self.numbers) > len(self.counts):  # grown by halves, not word by word
@@ -134,6 +156,8 @@ class _Texts:
                 if not any(key[:2] == (split, sentiment) for key in self.heads):
                     where = f"{self.source}: {split}/{sentiment}"
                     raise damaged(where, "reviews, *.txt", "none", _AGAIN)
+        if self.encode is not None:
+            return Stored(self._part("train", None), self._part("test", None), 2, SENTIMENTS)
         frequent = self._frequent(words - 2)
         tokens = np.full(len(self.numbers), UNKNOWN, dtype=np.int32)
         for token, word in enumerate(frequent, start=2):
@@ -147,13 +171,14 @@ class _Texts:
         ]
         return [word for count, word in sorted(counted)[:most] if count]
 
-    def _part(self, split: str, tokens: Ids) -> Part:
+    def _part(self, split: str, tokens: Ids | None) -> Part:
+        """The reviews of a split; `tokens` are what provisional numbers stand for, if they are."""
         keys = sorted(key for key in self.heads if key[0] == split)
         inputs = np.full((len(keys), self.length), PADDING, dtype=np.int32)
         for row, key in zip(inputs, keys, strict=True):
             head = self.heads[key]
-            row[: len(head)] = tokens[head]
-            if not len(head):
+            row[: len(head)] = head if tokens is None else tokens[head]
+            if not len(head) and tokens is not None:
                 row[0] = UNKNOWN
         targets = np.array([SENTIMENTS.index(key[1]) for key in keys], dtype=np.int64)
         return Part(inputs, targets)
