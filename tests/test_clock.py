@@ -170,10 +170,14 @@ def test_steps_under_a_deadline_by_hand() -> None:
 
 def test_enough_is_enough() -> None:
     clients = ud.Clients(pairs((8, 8, 8, 8)))
-    capped = ud.Deadline(7.0, ud.Epochs(3))
+    capped = ud.Deadline(7.0, ud.Epochs(10))  # of two steps
     _, (record, *_) = played(clients=clients, work=capped)
     slow = int((7.0 - seconds(SLOW, 0)) * SLOW.speed / (4 * FLOPS))
-    assert record.gradients == 2 * min(slow, 6) + 2 * 6
+    assert slow < 20  # the fast stop at ten epochs, the slow at the deadline
+    assert record.gradients == 2 * slow + 2 * 20
+    assert record.simulated_seconds == pytest.approx(
+        seconds(SLOW, slow * 4)
+    )  # nobody is waited for
 
 
 def test_who_cannot_make_a_step_misses_the_round_and_is_waited_for() -> None:
@@ -274,6 +278,15 @@ def test_the_clock_of_gossip_waits_for_the_slowest() -> None:
     carried = 2 * 4 * PARAMETERS * 8 / SLOW.up
     expected = 2 * 4 * FLOPS / SLOW.speed + carried + SLOW.latency
     assert record.simulated_seconds == pytest.approx(expected)
+
+
+def test_the_gradient_a_peer_starts_from_takes_its_time() -> None:
+    clients = ud.Clients(pairs((8, 8, 8, 8)))
+    options = {"clients": clients, "topology": ring(4), "work": ud.Steps(2)}
+    first, second, _ = start(ud.NetFleet(lr=0.1), devices=Fleet((SLOW,) * 4), **options)
+    assert first.samples - second.samples == 4 * 4  # one batch each
+    longer = first.simulated_seconds - second.simulated_seconds
+    assert longer == pytest.approx(4 * FLOPS / SLOW.speed)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

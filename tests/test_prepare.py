@@ -153,7 +153,7 @@ def test_augmentation_changes_training_but_not_evaluation() -> None:
 
 
 def test_the_engine_sees_what_a_hand_made_loop_sees() -> None:
-    """One client, one step a round: the crop is that of key (seed, "augment", round, client)."""
+    """The crop is that of key (seed, "augment", round, client), folded with the step."""
     inputs, targets = clients(None)[2]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(90, 3)).double()
@@ -163,16 +163,17 @@ def test_the_engine_sees_what_a_hand_made_loop_sees() -> None:
         model,
         ud.Clients([(inputs, targets)], prepare=AUGMENTED),
         loss=nn.functional.cross_entropy,
-        work=ud.Steps(1),
+        work=ud.Steps(3),
         rounds=2,
         seed=5,
     )
     for t, _ in enumerate(run):
-        step = keyed.fold(torch.tensor(keyed.key(5, "augment", t, 0)), 0)
-        seen = AUGMENTED(inputs, torch.float64, step).flatten(1)
-        weight, bias = x[:270].view(3, 90), x[270:]
-        slope = torch.softmax(seen @ weight.T + bias, 1) - nn.functional.one_hot(targets, 3)
-        x = x - 0.1 * torch.cat([(slope.T @ seen).flatten(), slope.sum(0)]) / len(targets)
+        for k in range(3):
+            step = keyed.fold(torch.tensor(keyed.key(5, "augment", t, 0)), k)
+            seen = AUGMENTED(inputs, torch.float64, step).flatten(1)
+            weight, bias = x[:270].view(3, 90), x[270:]
+            slope = torch.softmax(seen @ weight.T + bias, 1) - nn.functional.one_hot(targets, 3)
+            x = x - 0.1 * torch.cat([(slope.T @ seen).flatten(), slope.sum(0)]) / len(targets)
         assert torch.allclose(run.x, x, atol=1e-10)
 
 
