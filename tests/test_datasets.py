@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -308,6 +309,28 @@ def test_split_by_nature_by_form_and_by_lists() -> None:
         data.split([[0]], 3)
     with pytest.raises(ValueError, match="number of clients"):
         data.split("iid")
+
+
+def test_what_is_tested_on() -> None:
+    data = small()  # of owners 0 to 4 in turn, train and test alike
+    everything = data.split("iid", 4).test
+    assert everything is data.stored_test
+    some = data.split("natural", 2, seed=3)
+    owners = {int(data.client_ids[some.of(i)[0]]) for i in range(2)}  # type: ignore[index]
+    theirs = [i for i in range(12) if i % 5 in owners]
+    assert some.test is not None
+    assert torch.equal(some.test[0], data.stored_test[0][theirs])
+    few = data.split("iid", 4, test_samples=5, seed=1).test
+    again = data.split("dirichlet:1", 2, test_samples=5, seed=1).test
+    assert few is not None
+    assert again is not None
+    assert len(few[1]) == 5
+    assert torch.equal(few[0], again[0])
+    strangers = replace(data, test_client_ids=np.full(12, 9))
+    assert strangers.split("natural", 2).test is data.stored_test
+    for bad in (0, 13, 1.5):
+        with pytest.raises(ValueError, match=r"test_samples in 1\.\.\.12"):
+            data.split("iid", 4, test_samples=bad)  # type: ignore[arg-type]
 
 
 def test_unequal_arrays_are_refused() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import undrift as ud
 from tests.support import distance
 from undrift import testing
-from undrift.engine.plan import Planner, minibatches, whole
+from undrift.engine.plan import Plan, Planner, minibatches, whole
 from undrift.participation import parse, population_weights
 
 
@@ -71,6 +71,28 @@ def test_stacking_sorts_clients_by_work() -> None:
     before = CountingNet.calls
     next(run)
     assert CountingNet.calls - before == 9 + 2
+
+
+@pytest.mark.parametrize(
+    ("counts", "row_cost", "expected"),
+    [
+        ([5, 5, 5], 10.0, [[0, 1, 2]]),  # alike: one group, whatever a row costs
+        ([2, 300, 2, 2], 0.0, [[1, 0, 2, 3]]),  # rows for nothing: never a step more
+        ([2, 300, 2, 2], 1.0, [[1], [0, 2, 3]]),  # 2 steps more, 3 * 298 rows fewer
+        ([2, 300, 2, 2], 0.001, [[1, 0, 2, 3]]),  # 2 > 0.001 * 3 * 298
+        ([9, 8, 7, 6], 0.3, [[0, 1, 2, 3]]),
+        ([9, 8, 7, 6], 9.0, [[0], [1], [2], [3]]),
+    ],
+)
+def test_clients_that_end_early_do_not_wait_for_long_ones(
+    counts: list[int], row_cost: float, expected: list[list[int]]
+) -> None:
+    ids = np.arange(len(counts))
+    cohort = ud.Cohort(0, len(counts), len(counts), 1.0)
+    plan = Plan(0, ids, ids / ids.sum(), np.array(counts), cohort)
+    groups = plan.groups_of_like_work(10, row_cost)
+    assert [group.tolist() for group in groups] == expected
+    assert [len(group) for group in plan.groups_of_like_work(1, row_cost)] == [1] * len(counts)
 
 
 def test_auto_mode_stacks_small_models_and_loops_big_ones() -> None:

@@ -258,7 +258,7 @@ def test_mnist_refuses_what_does_not_fit(tmp_path: Path) -> None:
     for path, array, clue in (
         (labels, right[:-1], "12 labels"),
         (labels, beyond, "10 in row 4"),
-        (labels, right.astype(np.int32), "one byte per label"),
+        (labels, right.astype(np.int32), "magic number 0x00000801"),
         (tmp_path / "t10k-images-idx3-ubyte.gz", np.zeros((5, 27, 28), np.uint8), "28 x 28"),
         (writers, table[:-1], "12 rows"),
         (writers, table[:, :2], "at least 3 integers"),

@@ -523,7 +523,7 @@ def run_text_on_features() -> object:
 
 
 IMAGES = "needs images as (channels, height, width), got"
-WITHOUT = "or use a model without convolutions such as mlp."
+WITHOUT = "use a model without convolutions such as mlp, or reshape them."
 ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     "unknown name": (build("cnn3", 1, 28, 28), "got 'cnn3'; the nearest is 'cnn2'."),
     "one class": (
@@ -535,13 +535,13 @@ ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "digits": (
         build("cnn2", 64),
-        f"cnn2 {IMAGES} (64,); reshape them, for example to (1, 8, 8), {WITHOUT}",
+        f"cnn2 {IMAGES} (64,); {WITHOUT}",
     ),
     "no channels": (
         build("resnet20", 28, 28),
-        f"resnet20 {IMAGES} (28, 28); reshape them, for example to (1, 28, 28), {WITHOUT}",
+        f"resnet20 {IMAGES} (28, 28); {WITHOUT}",
     ),
-    "no square": (build("vgg19", 123), f"vgg19 {IMAGES} (123,); reshape them, {WITHOUT}"),
+    "no square": (build("vgg19", 123), f"vgg19 {IMAGES} (123,); {WITHOUT}"),
     "features for alexnet": (build("alexnet", 123), f"alexnet {IMAGES} (123,)"),
     "features for alexnet-wide": (build("alexnet-wide", 123), f"alexnet-wide {IMAGES} (123,)"),
     "features for netfleet-cnn": (build("netfleet-cnn", 123), f"netfleet-cnn {IMAGES} (123,)"),
@@ -560,7 +560,7 @@ ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     "images for char-lstm": (
         build("char-lstm", 1, 28, 28),
         "char-lstm needs texts as (length,), got (1, 28, 28); "
-        "cut or pad the texts to one length of token ids.",
+        "it is a model of token ids; for images use one such as cnn2.",
     ),
     "images for text": (
         build("text", 1, 28, 28), "text needs texts as (length,), got (1, 28, 28);",

@@ -17,16 +17,16 @@ def require(condition: bool, who: str, expected: str, got: Any, remedy: str = ""
 
 def require_positive(who: str, **values: float) -> None:
     for name, value in values.items():
-        require(_finite(value) and value > 0, who, f"{name} > 0, a finite number", value)
+        require(is_finite(value) and value > 0, who, f"{name} > 0, a finite number", value)
 
 
 def require_nonnegative(who: str, **values: float) -> None:
     for name, value in values.items():
-        require(_finite(value) and value >= 0, who, f"{name} >= 0, a finite number", value)
+        require(is_finite(value) and value >= 0, who, f"{name} >= 0, a finite number", value)
 
 
-def _finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+def is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_whole(value: Any) -> bool:
@@ -44,5 +44,5 @@ def require_choice(who: str, name: str, value: str, choices: Iterable[str]) -> N
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause naming the nearest known name, or nothing when none is near."""
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
     return f"; the nearest is {near[0]!r}" if near else ""

@@ -50,7 +50,7 @@ def show_data(
     name: Annotated[str, typer.Argument(help="A name, as `undrift data list` shows it.")],
     clients: NumClients = None,
     partition: Partition = "dirichlet",
-    dirichlet: DirAlpha = 0.3,
+    dirichlet: DirAlpha = None,
     data_dir: DataDir = None,
     seed: Seed = 0,
     out: Out = None,
@@ -63,10 +63,10 @@ def show_data(
     )
     data, dealt = ground.dataset, ground.split(seed)
     counts = label_counts(dealt, data.classes)
+    folder = trial.claim(out, f"data-{name}", force=force)
     console = show.paper(stderr=as_json)
     console.print(repr(data), highlight=False)
     _table(data, counts, console)
-    folder = trial.claim(out, f"data-{name}", force=force)
     title = f"{name}, {partition}, {len(dealt)} clients"
     if plot.partition(counts, folder / trial.PARTITION, title):
         console.print(f"Heat map: {folder / trial.PARTITION}", highlight=False)

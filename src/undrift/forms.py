@@ -43,7 +43,7 @@ def parse_work(text: str) -> Work:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"--work needs a form such as steps:10, epochs:5, gaussian:20:100, uniform:5:30 or "
-            f"deadline:60, got {text!r}."
+            f"deadline:60:5, got {text!r}."
         ) from error
     return maker(*numbers, *modes)
 

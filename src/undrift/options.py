@@ -11,6 +11,7 @@ import typer
 
 from undrift import models, trial
 from undrift.data import NAMES
+from undrift.devices import MIXES, PRESETS
 from undrift.rule import Rule
 from undrift.rule import parse as parse_rule
 from undrift.schedule import parse as parse_number
@@ -22,7 +23,10 @@ DEVICES = "Devices"
 Data = Annotated[str, typer.Option(help=", ".join(NAMES) + ".", rich_help_panel=DATA)]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder of data sets; default: $UNDRIFT_DATA.", rich_help_panel=DATA),
+    typer.Option(
+        help="Folder of data sets, looked into before $UNDRIFT_DATA and others.",
+        rich_help_panel=DATA,
+    ),
 ]
 Model = Annotated[
     str,
@@ -32,7 +36,9 @@ Model = Annotated[
 ]
 NumClients = Annotated[
     int | None,
-    typer.Option("--clients", help="How many; 20, or all natural ones.", rich_help_panel=DATA),
+    typer.Option(
+        "--clients", help="How many. Default: 20, or all natural ones.", rich_help_panel=DATA
+    ),
 ]
 Partition = Annotated[
     str,
@@ -43,12 +49,16 @@ Partition = Annotated[
     ),
 ]
 DirAlpha = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--dirichlet",
-        help="Label skew of a Dirichlet partition without a number; smaller is worse.",
+        help="Short for --partition dirichlet:ALPHA, 0.3 by default; smaller is more skewed.",
         rich_help_panel=DATA,
     ),
+]
+TestSamples = Annotated[
+    int | None,
+    typer.Option(help="Test on so many samples, drawn once, not on all.", rich_help_panel=DATA),
 ]
 Augment = Annotated[
     bool, typer.Option(help="Crop and flip images as documented.", rich_help_panel=DATA)
@@ -58,7 +68,8 @@ Seed = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=T
 Part = Annotated[
     str | None,
     typer.Option(
-        help="Fraction (0.5; 1.0 is everybody) or count (10) of the clients a server asks; 0.5.",
+        help="Fraction (1.0 is everybody) or count (1 is one client) of the clients that a server "
+        "asks in a round. Default: 0.5.",
         rich_help_panel=TRAINING,
     ),
 ]
@@ -75,8 +86,8 @@ WorkText = Annotated[
 DevicesText = Annotated[
     str | None,
     typer.Option(
-        help="What clients run on: phone, phone:9,gpu-node:1, thesis-jetson, ... or a CSV file; "
-        "records gain a simulated clock.",
+        help="What clients run on, for a simulated clock: " + ", ".join((*PRESETS, *MIXES)) + "; "
+        "in proportions, phone:9,gpu-node:1 (the first clients are phones); or a CSV file.",
         rich_help_panel=DEVICES,
     ),
 ]
@@ -144,8 +155,9 @@ def setting(
     model: Model = "mlp",
     clients: NumClients = None,
     partition: Partition = "dirichlet",
-    dirichlet: DirAlpha = 0.3,
+    dirichlet: DirAlpha = None,
     augment: Augment = True,
+    test_samples: TestSamples = None,
     devices: DevicesText = None,
     slowdown: Slowdown = None,
     failures: Failures = 0.0,
@@ -173,6 +185,7 @@ def setting(
         partition=partition,
         dirichlet=dirichlet,
         augment=augment,
+        test_samples=test_samples,
         devices=devices,
         slowdown=slowdown,
         failures=failures,

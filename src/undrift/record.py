@@ -19,10 +19,11 @@ class Record:
     gradients: int  # minibatch gradients evaluated, over all clients
     samples: int  # samples those gradients were taken on
     seconds: float  # wall time of the round without evaluation
-    # With devices only: what the round would have taken on them, waiting included, and the mean
-    # share of it in which the clients computed.
+    # With devices only: what the round would have taken on them, waiting included, the mean share
+    # of it in which the clients computed, and clients chosen that failed or missed the deadline.
     simulated_seconds: float | None = field(default=None, kw_only=True)
     utilisation: float | None = field(default=None, kw_only=True)
+    missed: int | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

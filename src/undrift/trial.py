@@ -21,6 +21,7 @@ from undrift.data import (
     NAMES,
     Clients,
     Dataset,
+    Deadline,
     Steps,
     load,
     partition,
@@ -41,12 +42,19 @@ class Ground:
     data_dir: Path | None = None
     clients: int | None = None  # None: 20, or all that the data set has by nature
     partition: str = "dirichlet"
-    dirichlet: float = 0.3  # alpha of a partition without a number
+    dirichlet: float | None = None  # alpha of a Dirichlet partition without a number
     augment: bool = True
+    test_samples: int | None = None  # None: all
 
     def __post_init__(self) -> None:
-        require_choice("--data", "it", self.data, NAMES)
+        require_choice("data", "its name", self.data, NAMES)
         partition.check_form(self.partition)
+        bare = self.partition.startswith("dirichlet") and ":" not in self.partition
+        remedy = "say it once, as --partition dirichlet:0.3"
+        fits = self.dirichlet is None or bare
+        require(
+            fits, "--dirichlet", "a Dirichlet partition without a number", self.partition, remedy
+        )
         some = self.clients is None or self.clients >= 1
         require(some, "--clients", "clients >= 1", self.clients)
 
@@ -56,18 +64,12 @@ class Ground:
 
     def split(self, seed: int) -> Clients:
         """The data dealt to clients."""
-        data, clients = self.dataset, self.clients
-        if clients is None and self.partition != "natural":
+        form = self.partition if self.dirichlet is None else f"{self.partition}:{self.dirichlet}"
+        clients = self.clients
+        if clients is None and form != "natural":
             clients = DEFAULT_CLIENTS
-        parts = partition.parse(
-            self.partition,
-            data.stored_train[1],
-            clients,
-            alpha=self.dirichlet,
-            owners=data.client_ids,
-            seed=seed,
-        )
-        return data.split(parts, augment=self.augment)
+        options: dict[str, Any] = {"augment": self.augment, "test_samples": self.test_samples}
+        return self.dataset.split(form, clients, seed=seed, **options)
 
 
 DEFAULT_CLIENTS = 20
@@ -116,7 +118,9 @@ class Setting(Ground):
         for option in ("slowdown", "failures", "trace"):
             given = getattr(self, option)
             alone = bool(given) and self.devices is None
-            require(not alone, f"--{option}", "--devices beside it", given, "say --devices phone")
+            require(
+                not alone, f"--{option}", "--devices beside it", str(given), "say --devices phone"
+            )
         alone = self.trace_period is not None and self.trace is None
         require(not alone, "--trace-period", "--trace beside it", self.trace_period)
         if self.slowdown is not None:
@@ -165,7 +169,8 @@ class Setting(Ground):
         if isinstance(algorithm, Gossip):
             text = DEFAULT_TOPOLOGY if self.topology is None else self.topology
             options["topology"] = topology.parse(text, len(clients), seed)
-            work = Steps(1) if algorithm.every_step else work
+            one_step = algorithm.every_step and not isinstance(work, Deadline)  # which it refuses
+            work = Steps(1) if one_step else work
         elif isinstance(algorithm, AllReduce):
             options["allreduce"] = self.allreduce
         else:

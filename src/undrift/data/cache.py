@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import time
 import warnings
 from collections.abc import Iterable
@@ -53,8 +54,12 @@ def read(path: Path, mark: str) -> Stored | None:
             if about.get("fingerprint") != mark:
                 return None
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError):
+        return _stored(tensors, about)
+    except (OSError, SafetensorError, KeyError, ValueError):
         return None
+
+
+def _stored(tensors: dict[str, Tensor], about: dict[str, str]) -> Stored:
     texts = json.loads(about["texts"])
 
     def part(which: str) -> Part:
@@ -80,7 +85,7 @@ def write(path: Path, mark: str, stored: Stored) -> None:
                 tensors[f"{which}.{field}"] = torch.from_numpy(np.ascontiguousarray(array))
     texts = {field: getattr(stored, field) for field in ("labels", "names", "vocabulary")}
     about = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f".{path.name}.*.part"):  # by a kill, long ago

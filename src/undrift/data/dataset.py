@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from undrift.check import require
+from undrift import keyed
+from undrift.check import is_whole, require
 from undrift.data import partition as partitions
 from undrift.data.availability import Availability
 from undrift.data.clients import Clients, Indices, Pair
@@ -74,7 +75,8 @@ class Dataset:
     def _plain(self, stored: Pair) -> Pair:
         inputs, targets = stored
         if isinstance(self.prepare, Images):
-            return Images()(inputs, torch.float32), targets
+            plain = inputs.to(torch.float32)
+            return (plain.div_(255) if inputs.dtype == torch.uint8 else plain), targets
         return (inputs if self.prepare is None else self.prepare(inputs, torch.float32)), targets
 
     def split(
@@ -84,13 +86,18 @@ class Dataset:
         *,
         seed: int = 0,
         augment: bool = True,
+        test_samples: int | None = None,
         availability: Availability | None = None,
     ) -> Clients:
         """Clients with their parts: a form such as "dirichlet:0.3" with a number, or index lists.
 
         Batches are normalised by the data set's constants and, unless `augment` is False, images
-        cropped and flipped where their documents do so.
+        cropped and flipped where their documents do so. Tested is on the data set's test part; of
+        "natural" clients on theirs, where it has something of them; and in either case on
+        `test_samples` of it, drawn once, if given.
         """
+        told = isinstance(partition, str | Sequence)
+        require(told, "split", "a form such as 'dirichlet:0.3' or index lists", partition)
         targets = self.stored_train[1]
         if isinstance(partition, str):
             parts: Sequence[Sequence[int] | Indices] = partitions.parse(
@@ -106,10 +113,29 @@ class Dataset:
         return Clients.split(
             *self.stored_train,
             parts,
-            test=self.stored_test,
+            test=self._tested(parts if partition == "natural" else None, test_samples, seed),
             availability=availability,
             prepare=prepare,
         )
+
+    def _tested(
+        self, natural: Sequence[Sequence[int] | Indices] | None, samples: int | None, seed: int
+    ) -> Pair:
+        """The test samples of these clients' owners, or all, or a part of that."""
+        inputs, targets = self.stored_test
+        rows = np.arange(len(targets))
+        if natural is not None and self.client_ids is not None and self.test_client_ids is not None:
+            chosen = [self.client_ids[np.asarray(part)[:1]] for part in natural]
+            theirs = np.isin(self.test_client_ids, np.concatenate(chosen))
+            rows = rows[theirs] if theirs.any() else rows  # MNIST's test writers are others
+        if samples is not None:
+            fits = is_whole(samples) and 1 <= samples <= len(rows)
+            require(fits, "split", f"test_samples in 1...{len(rows)}", samples)
+            rows = np.sort(keyed.generator(seed, "test").permutation(rows)[:samples])
+        if len(rows) == len(targets):
+            return self.stored_test
+        index = torch.from_numpy(rows)
+        return inputs[index], targets[index]
 
     def __repr__(self) -> str:
         natural = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -36,6 +37,7 @@ class Published:
     folders: tuple[str, ...]  # below a data folder, the first being where a download goes
     files: tuple[str, ...]  # patterns, any of which shows that a folder holds it
     prepare: Prepare | None = None
+    inside: tuple[str, ...] = ()  # patterns that show it in a folder of its own only
 
 
 def _leaf(name: str) -> tuple[str, ...]:
@@ -59,20 +61,23 @@ PUBLISHED: dict[str, Published] = {
     "cifar10": Published(
         read_cifar10,
         ("cifar10", "cifar-10", "."),
-        ("cifar-10-*", "data_batch_1*"),
+        ("cifar-10-*",),
         Images((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), crop=4, flip=True),
+        ("data_batch_1*",),
     ),
     "cifar100": Published(
         read_cifar100,
         ("cifar100", "cifar-100", "."),
-        ("cifar-100-*", "train.bin"),
+        ("cifar-100-*",),
         Images((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), crop=4, flip=True),
+        ("train.bin", "meta"),
     ),
     "tiny-imagenet": Published(
         read_tiny_imagenet,
         ("tiny-imagenet", "tiny-imagenet-200", "."),
-        ("tiny-imagenet-200", "tiny-imagenet*.tar", "tiny-imagenet*.zip", "wnids.txt"),
+        ("tiny-imagenet-200", "tiny-imagenet*.tar", "tiny-imagenet*.zip"),
         Images((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), crop=8, flip=True),
+        ("wnids.txt",),
     ),
     "a9a": Published(read_a9a, ("a9a", "libsvm", "."), ("a9a.t*",)),
     "femnist": Published(
@@ -102,10 +107,11 @@ def load(name: str, data_dir: str | Path | None = None, *, quiet: bool = False) 
     is kept in parsed form, so that the second time takes a moment.
     """
     require_choice("load", "name", name, NAMES)
-    if data_dir is not None and not Path(data_dir).is_dir():
-        raise ValueError(
-            f"data_dir needs a folder that exists, got {str(data_dir)!r}; make it, or leave it out."
-        )
+    for who, given in (("data_dir", data_dir), ("$UNDRIFT_DATA", os.environ.get("UNDRIFT_DATA"))):
+        if given and not Path(given).is_dir():
+            raise ValueError(
+                f"{who} needs a folder that exists, got {str(given)!r}; make it, or leave it out."
+            )
     if name == "digits":
         return digits()
     about = PUBLISHED[name]
@@ -120,28 +126,45 @@ def find(name: str, data_dir: str | Path | None = None) -> Path | None:
     about = PUBLISHED[name]
     for root in _roots(data_dir):
         for below in about.folders:
-            if _holds(root / below, about):
+            if _holds(root / below, about, alone=below != "."):
                 return (root / below).resolve()
-    # A folder given by hand may be the data set itself, whatever its name.
-    if data_dir is not None and _holds(Path(data_dir), about):
-        return Path(data_dir).resolve()
+        given = data_dir is not None and root == Path(data_dir)
+        if given and _may_be(root, name) and _holds(root, about, alone=True):
+            return root.resolve()
+        # What a user has begun to put together there is not passed over for another copy.
+        if root in _chosen(data_dir) and _begun(root / about.folders[0]):
+            return (root / about.folders[0]).resolve() if name in BY_HAND else None
     return None
 
 
+def _may_be(folder: Path, name: str) -> bool:
+    """A folder given by hand may be the data set itself, unless it is named after another."""
+    others = [about.folders for other, about in PUBLISHED.items() if other != name]
+    return not any(folder.resolve().name in folders for folders in others)
+
+
+def _begun(folder: Path) -> bool:
+    return folder.is_dir() and any(not _unfinished(path) for path in folder.iterdir())
+
+
+def _chosen(data_dir: str | Path | None) -> list[Path]:
+    """Folders that the user named."""
+    return [Path(given) for given in (data_dir, os.environ.get("UNDRIFT_DATA")) if given]
+
+
 def _roots(data_dir: str | Path | None) -> Iterator[Path]:
-    if data_dir is not None:
-        yield Path(data_dir)
-    if os.environ.get("UNDRIFT_DATA"):
-        yield Path(os.environ["UNDRIFT_DATA"])
+    yield from _chosen(data_dir)
     yield cache.user_cache() / "data"
     yield DEBIAN
     if (CHECKOUT / "pyproject.toml").exists():
         yield CHECKOUT.parent / "shared" / "data"
 
 
-def _holds(folder: Path, about: Published) -> bool:
+def _holds(folder: Path, about: Published, *, alone: bool) -> bool:
+    """Whether it is in this folder, which has it alone or beside other data sets."""
+    patterns = (*about.files, *about.inside) if alone else about.files
     return folder.is_dir() and any(
-        not _unfinished(path) for pattern in about.files for path in folder.glob(pattern)
+        not _unfinished(path) for pattern in patterns for path in folder.glob(pattern)
     )
 
 
@@ -151,8 +174,7 @@ def _unfinished(path: Path) -> bool:
 
 
 def _downloaded(name: str, data_dir: str | Path | None, *, quiet: bool) -> Path:
-    given = data_dir or os.environ.get("UNDRIFT_DATA")
-    root = Path(given) if given else cache.user_cache() / "data"
+    root = next(iter(_chosen(data_dir)), cache.user_cache() / "data")
     folder = root / PUBLISHED[name].folders[0]
     if name not in REMOTES:
         raise DataError(f"{name} is not in {folder} and cannot be downloaded: {BY_HAND[name]}")
@@ -161,8 +183,13 @@ def _downloaded(name: str, data_dir: str | Path | None, *, quiet: bool) -> Path:
         return any(fnmatch(remote.name, pattern) for pattern in PUBLISHED[name].files)
 
     # The file that shows the folder to hold the data set comes last: no part of it passes for it.
-    for remote in sorted(REMOTES[name], key=shows):
-        download(remote, folder, quiet=quiet)
+    try:
+        for remote in sorted(REMOTES[name], key=shows):
+            download(remote, folder, quiet=quiet)
+    except DataError:
+        with suppress(OSError):
+            folder.rmdir()  # if there is nothing in it
+        raise
     return folder
 
 
@@ -178,7 +205,8 @@ def _parsed(name: str, folder: Path, about: Published) -> Stored:
 
 def _sources(folder: Path, about: Published) -> Iterator[Path]:
     """Files the reader may look at; the folder may hold other data sets besides."""
-    shown = {path for pattern in about.files for path in folder.glob(pattern)}
+    patterns = (*about.files, *about.inside)
+    shown = {path for pattern in patterns for path in folder.glob(pattern)}
     for path in folder.iterdir():
         if path.is_file() and not _unfinished(path):
             yield path

@@ -157,7 +157,7 @@ def natural(
         "natural",
         f"{wanted} ids with at least {minimum} samples",
         len(enough),
-        "lower minimum" if clients is None else "use fewer clients or lower minimum",
+        "use fewer clients" if clients is not None and minimum == 1 else "lower minimum",
     )
     rng = keyed.generator(seed, "partition")
     chosen = np.sort(rng.permutation(enough)[:wanted])
@@ -357,8 +357,8 @@ def parse(
     if name == "natural":
         if owners is None:
             raise ValueError(
-                "partition natural needs data with natural clients such as writers or roles, got "
-                "data without; choose another such as dirichlet:0.3."
+                "partition natural needs data with natural clients such as mnist, femnist, celeba "
+                "or shakespeare, got data without; choose another such as dirichlet:0.3."
             )
         return natural(owners, clients, seed=seed)
     if clients is None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from undrift import keyed
-from undrift.check import is_whole, require
+from undrift.check import is_finite, is_whole, require
 
 
 @runtime_checkable
@@ -48,6 +48,9 @@ class Images:
     flip: bool = False
 
     def __post_init__(self) -> None:
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            finite = isinstance(values, tuple | list) and all(map(is_finite, values))
+            require(finite, "Images", f"{name} as finite numbers, one per channel", values)
         alike = len(self.mean) == len(self.std) and len(self.mean) > 0
         require(alike, "Images", "as many means as stds, one per channel", (self.mean, self.std))
         require(min(self.std) > 0, "Images", "std > 0", self.std)

@@ -129,7 +129,7 @@ class Deadline:
 
     def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
         raise ValueError(
-            "Deadline needs the clients' devices, got none; pass devices=Fleet(...) to simulate."
+            "Deadline needs the clients' devices, got none; say simulate(devices='phone')."
         )
 
     def check(self, population: int) -> None:

@@ -34,6 +34,7 @@ def parse(text: str, clients: int, *, seed: int = 0) -> tuple[Device, ...]:
     that sigma (see `spread`); `thesis-jetson` is a mix; a path is a CSV file of the user's own.
     """
     require(is_whole(clients) and clients >= 1, "parse", "at least one client", clients)
+    require(isinstance(text, str), _WHO, "words such as phone:9,gpu-node:1", text)
     text = text.strip()
     if text in MIXES:
         mix = MIXES[text]

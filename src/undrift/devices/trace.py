@@ -41,6 +41,8 @@ class Trace:
         if self.period is not None:
             require_positive(_WHO, period=self.period)
             object.__setattr__(self, "period", float(self.period))
+        listed = isinstance(self.spans, Mapping | tuple)
+        require(listed, _WHO, "a dictionary of client: [(start, end), ...]", self.spans)
         merged = []
         given = dict(self.spans)
         for client in given:

@@ -29,6 +29,7 @@ from undrift.topology import complete
 STACKED_PARAMETERS = 200_000  # above this a step is bound by arithmetic, not by overhead
 STACKED_BYTES = 2**29  # vectors and activations of one chunk
 STACKED_PEER_BYTES = 2**27  # likewise; the states of all peers are in memory besides
+STEP_NUMBERS = 100_000  # activations whose arithmetic costs about as much as calling a step
 SHARED_NUMBERS = 200_000  # activations of a step that are worth a second thread
 
 
@@ -59,6 +60,12 @@ def chunk_for(facts: Facts, task: Task, planner: Planner, budget: int = STACKED_
     samples = planner.batch_size or int(planner.clients.sizes.max())
     numbers = 8 * task.layout.size + 3 * samples * facts.activations
     return max(1, budget // (numbers * task.layout.dtype.itemsize))
+
+
+def row_cost(facts: Facts, planner: Planner) -> float:
+    """What a client's row in a stacked step costs, that of the step itself being 1."""
+    samples = planner.batch_size or int(planner.clients.sizes.max())
+    return samples * facts.activations / STEP_NUMBERS
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,15 +155,9 @@ class Paced:
             fixed_flops=bill.passes * n * self.flops,
             step_flops=bill.gradients * batch * self.flops,
         )
-        if self.law.at_most is not None:
-            enough = self.law.at_most.steps(client=client, epoch=epoch, t=t, seed=seed)
-            return min(fits, enough)
-        if fits > MOST_STEPS:
-            raise ValueError(
-                f"Deadline needs a client to run at most {MOST_STEPS} steps in a round, got {fits} "
-                f"for client {client}; lower seconds={self.law.seconds:g} or set at_most=Epochs(5)."
-            )
-        return fits
+        if self.law.at_most is None:
+            return fits
+        return min(fits, self.law.at_most.steps(client=client, epoch=epoch, t=t, seed=seed))
 
     def check(self, population: int) -> None:
         self.law.check(population)
@@ -173,11 +167,22 @@ class Paced:
 
 
 def pace(law: Deadline, clock: Clock, bill: Bill, clients: Clients, batch_size: int | None) -> Work:
-    """The deadline on these devices; refused when not one of them could make a step in time."""
-    paced = Paced(law, clock.fleet, bill, clock.flops, clients.sizes, batch_size)
-    if not any(paced.steps(client=i, epoch=1, t=0, seed=0) for i in range(len(clients))):
+    """The deadline on these devices, refused where it gives nobody a step, or somebody too many."""
+    fleet = replace(clock.fleet, slowdown=None)  # as a rule; in a bad round all may miss it
+    usual = Paced(law, fleet, bill, clock.flops, clients.sizes, batch_size)
+    kinds = zip(fleet.devices, clients.sizes.tolist(), strict=True)
+    clients_of = {kind: i for i, kind in enumerate(kinds)}  # one for each device and size
+    steps = {i: usual.steps(client=i, epoch=1, t=0, seed=0) for i in clients_of.values()}
+    fastest = max(steps, key=lambda i: steps[i])
+    if steps[fastest] == 0:
         raise ValueError(
             f"Deadline needs time for at least one step on one device, got {law.seconds:g} s, too "
             "short for all of them; raise it, or send less."
         )
-    return paced
+    if law.at_most is None and steps[fastest] > MOST_STEPS:
+        raise ValueError(
+            f"Deadline needs clients to run at most {MOST_STEPS} steps in a round, got "
+            f"{steps[fastest]} for client {fastest}; lower its {law.seconds:g} s, or let the fast "
+            "stop after some epochs: Deadline(s, Epochs(5)), or deadline:s:5."
+        )
+    return replace(usual, fleet=clock.fleet)

@@ -46,6 +46,7 @@ class Executor:
     pool: tuple[Tensor, Tensor]
     mode: Mode
     chunk: int
+    row_cost: float = 0.0  # of a client in a stacked step, see `groups_of_like_work`
 
     def samples(self, clients: int) -> int:
         """How many samples one operation works on in a round of so many clients."""
@@ -69,7 +70,8 @@ class Executor:
         states: dict[int, Any] = {}
         stacked = self.mode == "stacked"
         run = self._stacked if stacked else self._alone
-        for positions in plan.groups(self.chunk if stacked else 1, by_work=stacked):
+        groups = plan.groups_of_like_work(self.chunk, self.row_cost) if stacked else plan.groups(1)
+        for positions in groups:
             group = Group(
                 self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked
             )

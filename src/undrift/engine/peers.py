@@ -106,7 +106,7 @@ class PeerExecutor:
         stacked = self.mode == "stacked"
         return [
             Group(self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked)
-            for positions in plan.groups(self.chunk if stacked else 1, by_work=False)
+            for positions in plan.groups(self.chunk if stacked else 1)
         ]
 
     def _run(self, one: Callable[[Any, LocalLoop], Any], held: Nodes, group: Group) -> Nodes:

@@ -19,7 +19,7 @@ from undrift.core import Cohort
 from undrift.data.availability import Register
 from undrift.data.clients import Clients
 from undrift.data.work import Work
-from undrift.devices import Fleet
+from undrift.devices import Fleet, Trace
 from undrift.errors import UndriftError
 from undrift.participation import Floats, Ids, Participation, Sample, WithReplacement
 
@@ -43,13 +43,29 @@ class Plan:
         # Equal K_i must give exactly K: methods compare K_i with this mean.
         return float(round(mean)) if math.isclose(mean, round(mean), rel_tol=1e-12) else mean
 
-    def groups(self, chunk: int, *, by_work: bool) -> Iterator[NDArray[np.int64]]:
-        """Positions in the cohort, `chunk` at a time; clients of like work together if asked."""
+    def groups(self, chunk: int) -> Iterator[NDArray[np.int64]]:
+        """Positions in the cohort, `chunk` at a time."""
         order = np.arange(len(self.ids))
-        if by_work:
-            order = np.argsort(-self.counts, kind="stable")
         for start in range(0, len(order), chunk):
             yield order[start : start + chunk]
+
+    def groups_of_like_work(self, chunk: int, row_cost: float) -> Iterator[NDArray[np.int64]]:
+        """Positions by falling K_i, at most `chunk` at a time.
+
+        A group runs as long as its first client, the others masked when they are done. So one that
+        ends much earlier starts a new group, where the steps that adds cost less than the rows it
+        saves; `row_cost` is the price of a client's row in a step, that of the step itself being 1.
+        """
+        order = np.argsort(-self.counts, kind="stable")
+        start = 0
+        for i in range(1, len(order) + 1):
+            if i < len(order) and i < start + chunk:
+                longest, own = self.counts[order[start]], self.counts[order[i]]
+                waiting = min(start + chunk, len(order)) - i
+                if own >= (longest - own) * waiting * row_cost:
+                    continue
+            yield order[start:i]
+            start = i
 
 
 class _Drawn(Cohort):
@@ -86,6 +102,7 @@ class Planner:
 
     def check(self, rounds: int) -> None:
         """Refuse a round that nobody could take part in, before the first; others cannot fail."""
+        _ = self._trace  # which needs somebody with a weight
         if self.clients.availability is not None or not self.population.all():
             for t in range(rounds):
                 self._draw(t, self._there(t))
@@ -93,19 +110,21 @@ class Planner:
     def plan(self, t: int, clock: float = 0.0) -> Plan:
         """Round t, which begins at that time of the simulated clock or when somebody is there."""
         there = self._there(t)
-        if self.fleet is not None and self.fleet.trace is not None:
-            clock = self.fleet.next_present(clock)
+        if self._trace is not None:
+            clock = self._trace.next_present(clock)
             if clock == math.inf:
                 raise UndriftError(
                     f"A round needs clients that are there, got none for round {t + 1} as nobody "
                     "comes back; lengthen the trace, give it a period, or lower rounds."
                 )
-            there = there._replace(present=self.fleet.present(clock))
+            there = there._replace(present=self._trace.present(clock, len(self.clients)))
         ids, weights = self._draw(t, there)
         counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
         answers = counts > 0
         if self.fleet is not None:
             answers &= np.array([not self.fleet.drops(t, int(i)) for i in ids], dtype=np.bool_)
+        if weights[answers].sum() <= 0:  # nobody, or nobody that counts
+            answers[:] = False
         missed = int((~answers).sum())
         if missed:  # those who answer are weighted among themselves; maybe there are none
             ids, counts, weights = ids[answers], counts[answers], weights[answers]
@@ -132,6 +151,15 @@ class Planner:
         share = math.fsum(population[self._register.up_to(t - 1)]) / total if t else 1.0
         known = np.where(registered, population / total, 0.0)
         return _There(present, int(registered.sum()), known, share)
+
+    @cached_property
+    def _trace(self) -> Trace | None:
+        """When those are there who have a weight; the others are not waited for."""
+        law = None if self.fleet is None else self.fleet.trace
+        if law is None or self.population.all():
+            return law
+        spans = dict(law.spans)
+        return Trace({i: spans[i] for i in spans if self.population[i] > 0}, law.period)
 
     @cached_property
     def _register(self) -> Register | None:

@@ -59,12 +59,13 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
             with watch, drops:
                 outputs = functional_call(model, {}, (inputs,))
         except Exception as error:
-            raw = clients.prepare is None and stored == torch.uint8
-            remedy = (
-                "turn bytes into floats with Clients(..., prepare=undrift.data.Images())"
-                if raw
-                else "check its first layer against the data"
-            )
+            if isinstance(error, ValueError) and " needs " in str(error):
+                raise  # a sentence of ours, or as good
+            remedy = "check its first layer against the data"
+            if clients.prepare is None and stored == torch.uint8:
+                remedy = "turn bytes into floats with Clients(..., prepare=undrift.data.Images())"
+            elif isinstance(error, IndexError) and not inputs.is_floating_point():
+                remedy = f"it needs a vocabulary of more than the largest id, {int(inputs.max())}"
             raise ValueError(
                 f"The model needs to accept inputs of shape {tuple(inputs.shape)}, got "
                 f"{_line(error)}; {remedy}."

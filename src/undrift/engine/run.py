@@ -117,7 +117,7 @@ class Run(Iterator[Record]):
             self._save()
         return record
 
-    def _lap(self, plan: Plan, time: Callable[[Clock], Lap]) -> dict[str, float]:
+    def _lap(self, plan: Plan, time: Callable[[Clock], Lap]) -> dict[str, Any]:
         """The record's fields of the simulated clock, where there is one."""
         if self._course.clock is None:
             return {}
@@ -125,7 +125,7 @@ class Run(Iterator[Record]):
         # With the time in which the server waited for somebody to be there.
         seconds = plan.start - self.totals.simulated_seconds + lap.seconds
         used = lap.utilisation * lap.seconds / seconds if seconds > 0 else 0.0
-        return {"simulated_seconds": seconds, "utilisation": used}
+        return {"simulated_seconds": seconds, "utilisation": used, "missed": plan.missed}
 
     @property
     def _evaluating(self) -> bool:

@@ -17,10 +17,12 @@ from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
+from undrift.devices import parse as parse_devices
 from undrift.engine.choose import (
     STACKED_PEER_BYTES,
     choose,
     chunk_for,
+    row_cost,
     trial_of_peers,
     trial_with_server,
 )
@@ -51,7 +53,7 @@ def simulate(
     weighting: laws.Weighting | None = None,
     topology: Links | None = None,
     allreduce: str | Route | None = None,
-    devices: Fleet | None = None,
+    devices: Fleet | str | None = None,
     seed: int = 0,
     weight_decay: float = 0.0,
     clip: float | None = None,
@@ -79,9 +81,9 @@ def simulate(
     topology: the links of gossip methods, e.g. `topology.ring(8)`; may vary from round to round.
     allreduce: the route of all-reduce methods: "ring" (the default), "segmented-ring", "torus" or
         "torus:2x4", "tree", "server".
-    devices: what the clients run on, e.g. `Fleet(devices.parse("phone:9,gpu-node:1", 10))`. Records
-        gain a simulated clock; clients may be slow, fail or be away. With `work=Deadline(60)` each
-        client runs what its device can do in time.
+    devices: what the clients run on, in words ("phone:9,gpu-node:1") or as a `Fleet`, in which they
+        may also be slow, fail or be away. Records gain a simulated clock. With `work=Deadline(60)`
+        each client runs what its device can do in time.
     weight_decay, clip: on the data gradient, the clip (global L2 norm) first.
     evaluate_every: rounds between evaluations on the test set (the last is always evaluated);
         without a test set the training objective is reported.
@@ -118,9 +120,11 @@ def simulate(
         require_positive("simulate", clip=clip)
     require_choice("simulate", "mode", mode, ("auto", "loop", "stacked"))
     work.check(len(clients))
-    _check_devices(algorithm, clients, work, devices)
+    if isinstance(devices, str):
+        devices = Fleet(parse_devices(devices, len(clients), seed=seed), seed=seed)
     law = laws.parse(participation)
     law.check(len(clients), rounds)
+    _check_devices(algorithm, clients, work, law, devices)
     if isinstance(algorithm, Peer):
         weighting = _require_alike(algorithm, clients, law, weighting, tap)
     else:
@@ -150,7 +154,6 @@ def simulate(
             bill = measure(algorithm, Executor(task, planner, pool, "loop", 1), len(clients))
             paced = pace(work, clock, bill, clients, batch_size)
             planner = replace(planner, work=paced)
-            planner.plan(0)  # refuses more steps than anybody would wait for
     planner.check(rounds)
 
     def course(why: str) -> Course:
@@ -177,7 +180,7 @@ def simulate(
         mode, facts, task, planner, trial_with_server(algorithm, task, planner, pool)
     )
     chunk = chunk_size or chunk_for(facts, task, planner)
-    executor = Executor(task, planner, pool, chosen, chunk)
+    executor = Executor(task, planner, pool, chosen, chunk, row_cost(facts, planner))
     run = FederatedRun(algorithm, executor, course(why), tap)
     run.keep_checkpoints(checkpoint, resume)
     return run
@@ -187,25 +190,31 @@ def _check_devices(
     algorithm: Federated[Any, Any, Any, Any] | Peer[Any],
     clients: Clients,
     work: Work,
+    law: laws.Participation,
     devices: Fleet | None,
 ) -> None:
     name = type(algorithm).__name__
     if isinstance(work, Deadline):
-        remedy = "pass devices=Fleet(...), or use Steps(k)"
+        remedy = "say devices='phone' (--devices phone), or use Steps(k)"
         require(devices is not None, "Deadline", "the clients' devices", devices, remedy)
         server = isinstance(algorithm, Federated)
         require(server, name, "a fixed number of steps, peers wait for all", work, "use Steps(k)")
     if devices is None:
         return
-    require(isinstance(devices, Fleet), "simulate", "a Fleet as devices", devices)
+    words = "devices in words such as 'phone' or as a Fleet"
+    require(isinstance(devices, Fleet), "simulate", words, devices)
     devices.check(len(clients))
     if isinstance(algorithm, Peer):
         there = devices.dropout == 0 and devices.trace is None
-        law = "devices that neither fail nor leave"
-        require(there, name, law, "dropout or a trace", "use dropped links")
-    twice = devices.trace is not None and clients.availability is not None
-    law = "availability by rounds or by a trace of seconds"
-    require(not twice, "simulate", law, "both", "leave one of them out")
+        expected = "devices that neither fail nor leave"
+        require(there, name, expected, "dropout or a trace", "use dropped links")
+    if devices.trace is not None:
+        expected = "availability by rounds or by a trace of seconds"
+        once = clients.availability is None
+        require(once, "simulate", expected, "both", "leave one of them out")
+        drawn = not isinstance(law, laws.Cohorts)
+        expected = "cohorts drawn among those its trace has there"
+        require(drawn, "Fleet", expected, "explicit ones", "use a fraction or a count")
 
 
 def _require_alike(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,13 +11,9 @@ from undrift.check import is_whole, require
 
 
 def require_images(name: str, shape: Sequence[int]) -> int:
-    """The channels of (channels, height, width); says how features could become an image."""
+    """The channels of (channels, height, width)."""
     given = tuple(shape)
-    pixels = math.prod(given)
-    side = math.isqrt(pixels)
-    square = len(given) < 3 and side * side == pixels
-    example = f"reshape them, for example to {(1, side, side)}" if square else "reshape them"
-    remedy = f"{example}, or use a model without convolutions such as mlp"
+    remedy = "use a model without convolutions such as mlp, or reshape them"
     require(len(given) == 3, name, "images as (channels, height, width)", given, remedy)
     return given[0]
 
@@ -26,7 +21,7 @@ def require_images(name: str, shape: Sequence[int]) -> int:
 def require_tokens(name: str, shape: Sequence[int]) -> int:
     """The length of a text; (length,) is the shape of its token ids."""
     given = tuple(shape)
-    remedy = "cut or pad the texts to one length of token ids"
+    remedy = "it is a model of token ids; for images use one such as cnn2"
     require(len(given) == 1, name, "texts as (length,)", given, remedy)
     return given[0]
 

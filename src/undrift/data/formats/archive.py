@@ -12,13 +12,21 @@ from pathlib import Path
 from undrift.data.stored import damaged
 
 _LARGEST_MEMBER = 1 << 28  # the largest that we know of has 154 MB
+_LARGEST_WHOLE = 1 << 32  # of the members that are read, unpacked
 
 
 def read_archive(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
     """The wanted files of a tar (also compressed) or zip archive; nothing is written to disk."""
     try:
         members = _zipped(path, wanted) if zipfile.is_zipfile(path) else _tarred(path, wanted)
-        return dict(members)
+        found: dict[str, bytes] = {}
+        read = 0
+        for name, data in members:
+            found[name] = data
+            read += len(data)
+            if read > _LARGEST_WHOLE:
+                raise ValueError(f"more than {_LARGEST_WHOLE:,} bytes")
+        return found
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError,
             OSError, ValueError, NotImplementedError, RuntimeError) as error:  # fmt: skip
         # tarfile adds a line for every form it tried

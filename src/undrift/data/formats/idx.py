@@ -24,8 +24,11 @@ _DEFLATE_RATIO = 1032  # deflate cannot shrink anything more than this
 _AGAIN = "fetch the file again"
 
 
-def read_idx(path: str | Path) -> Array:
-    """The array of an idx file, plain or gzip (told by its first bytes, not by its name)."""
+def read_idx(path: str | Path, *, dimensions: int | None = None) -> Array:
+    """The array of an idx file, plain or gzip (told by its first bytes, not by its name).
+
+    With `dimensions`, of bytes in so many; a file of anything else is refused.
+    """
     path = Path(path)
     try:
         with path.open("rb") as plain:
@@ -33,9 +36,9 @@ def read_idx(path: str | Path) -> Array:
         size = path.stat().st_size
         if not packed:
             with path.open("rb") as file:
-                return _read(file, path, most=size)
+                return _read(file, path, size, dimensions)
         with gzip.open(path) as file:
-            return _read(file, path, most=size * _DEFLATE_RATIO)
+            return _read(file, path, size * _DEFLATE_RATIO, dimensions)
     except EOFError as error:
         raise damaged(path, "a whole gzip file", "one that ends too early", _AGAIN) from error
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -45,12 +48,15 @@ def read_idx(path: str | Path) -> Array:
         raise damaged(path, "a readable idx file", error.strerror or error, remedy) from error
 
 
-def _read(file: io.BufferedIOBase, path: Path, most: int) -> Array:
+def _read(file: io.BufferedIOBase, path: Path, most: int, dimensions: int | None) -> Array:
     start = file.read(4)
     whole = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES
-    if not whole or not 1 <= start[3] <= _MOST_DIMENSIONS:
+    wanted = dimensions is None or start == bytes((0, 0, 8, dimensions))
+    if not whole or not wanted or not 1 <= start[3] <= _MOST_DIMENSIONS:
         magic = f"0x{start.hex()}" if start else "an empty file"
-        expected = "an idx magic number such as 0x00000803"
+        expected = f"the idx magic number 0x0000080{dimensions}"
+        if dimensions is None:
+            expected = "an idx magic number such as 0x00000803"
         raise damaged(path, expected, magic, "check that it is the idx file, or fetch it again")
     sizes = file.read(4 * start[3])
     if len(sizes) < 4 * start[3]:
@@ -127,13 +133,10 @@ def _existing(folder: Path, name: str) -> Path:
 def _read_part(folder: Path, part: str) -> Part:
     image_path = _existing(folder, f"{part}-images-idx3-ubyte")
     label_path = _existing(folder, f"{part}-labels-idx1-ubyte")
-    images, labels = read_idx(image_path), read_idx(label_path)
-    if images.dtype != np.uint8 or images.ndim != 3 or images.shape[1:] != (28, 28):
-        got = f"{images.dtype} of shape {images.shape}"
-        raise damaged(image_path, "images of 28 x 28 bytes", got, "check that it is the right file")
-    if labels.dtype != np.uint8 or labels.ndim != 1:
-        got = f"{labels.dtype} of shape {labels.shape}"
-        raise damaged(label_path, "one byte per label", got, "check that it is the right file")
+    images, labels = read_idx(image_path, dimensions=3), read_idx(label_path, dimensions=1)
+    if images.shape[1:] != (28, 28):
+        remedy = "check that it is the right file"
+        raise damaged(image_path, "images of 28 x 28 bytes", f"shape {images.shape}", remedy)
     if len(labels) != len(images):
         expected = f"{len(images):,} labels, one per image of {image_path.name}"
         raise damaged(label_path, expected, f"{len(labels):,}", "fetch both files again")

@@ -23,6 +23,7 @@ from undrift.check import is_whole, require
 from undrift.data.stored import Part, Stored, damaged
 
 PADDING, UNKNOWN = 0, 1
+LONGEST = 1 << 20  # bytes of a review; the longest has 14,000
 SPLITS = ("train", "test")
 SENTIMENTS = ("neg", "pos")
 ARCHIVES = ("aclImdb*.tar.gz", "aclImdb*.tar.xz")
@@ -98,6 +99,8 @@ def _archived(archive: Path) -> Iterator[Review]:
                     continue
                 split, sentiment, name = parts[-3:]
                 if split in SPLITS and sentiment in SENTIMENTS:
+                    if member.size > LONGEST:
+                        raise ValueError(f"{member.size:,} bytes for the review {name}")
                     file = tar.extractfile(member)
                     yield split, sentiment, name, file.read() if file else b""
             while content.read(1 << 20):  # to its end: only there the checksum is compared
