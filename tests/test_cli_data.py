@@ -125,6 +125,14 @@ BAD = {
     "trace": (["--devices", "phone", "--trace", "nowhere.csv"], "No such file"),
     "period": (["--trace-period", "3"], "--trace beside it"),
     "deadline": (["--work", "deadline:60"], "the clients' devices"),
+    "a peer's deadline": (
+        ["--devices", "phone", "--work", "deadline:1"],
+        "a fixed number of steps",
+    ),
+    "alpha twice": (["--partition", "dirichlet:0.3", "--dirichlet", "0.9"], "say it once"),
+    "alpha for nothing": (["--partition", "iid", "--dirichlet", "0.9"], "a Dirichlet partition"),
+    "test samples": (["--test-samples", "400"], "test_samples in 1...359"),
+    "texts": (["--model", "char-lstm"], "token ids as whole numbers"),
     "deadline form": (["--work", "deadline"], "a form such as"),
     "evaluate": (["--evaluate-every", "0"], "evaluate_every >= 1"),
 }
@@ -133,7 +141,8 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:  # noqa: F811
     options, message = BAD[case]
-    code, _, err = call("run", "fedavg", *options, "--out", str(tmp_path / "never"))
+    method = "dsgd" if case == "a peer's deadline" else "fedavg"
+    code, _, err = call("run", method, *options, "--out", str(tmp_path / "never"))
     assert code in (1, 2), err
     assert message in " ".join(err.split())
     assert err.count("Error:") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,44 @@ def test_only_those_who_are_there_are_asked_and_the_clock_waits_for_them() -> No
     assert records[1].utilisation == pytest.approx(busy / 100)
 
 
+def test_answers_without_weight_are_none() -> None:
+    fleet = Fleet((SLOW,) * 4, dropout=0.5, seed=3)
+    counting = [[i for i in (2, 3) if not fleet.drops(t, i)] for t in range(6)]
+    answering = [[i for i in range(4) if not fleet.drops(t, i)] for t in range(6)]
+    assert any(all_ and not some for all_, some in zip(answering, counting, strict=True))
+    run, records = played(devices=fleet, weighting=[0, 0, 1, 1], rounds=6)
+    heard = [len(a) if c else 0 for a, c in zip(answering, counting, strict=True)]
+    assert [record.clients for record in records] == heard
+    assert run.x.isfinite().all()
+
+
+def test_the_clock_waits_for_somebody_with_a_weight() -> None:
+    there = Trace({0: [(0, 1000)], 1: [(50, 1000)]})
+    fleet = Fleet((SLOW,) * 4, trace=there)
+    _, (record, *_) = played(devices=fleet, weighting=[0, 1, 1, 1], work=ud.Steps(1))
+    assert record.simulated_seconds == pytest.approx(50 + seconds(SLOW, 4))
+    with pytest.raises(ValueError, match="at least one span"):
+        start(devices=Fleet((SLOW,) * 4, trace=Trace({0: [(0, 9)]})), weighting=[0, 1, 1, 1])
+
+
+def test_devices_in_words() -> None:
+    words, fleet = "phone:3,gpu-node:1", Fleet(ud.devices.parse("phone:3,gpu-node:1", 4))
+    assert [r.simulated_seconds for r in played(devices=words)[1]] == [
+        r.simulated_seconds for r in played(devices=fleet)[1]
+    ]
+
+
+def test_a_deadline_that_a_bad_round_misses_is_a_deadline_still() -> None:
+    """Everybody a million times as slow in some rounds: those are void, the others are not."""
+    fleets = (Fleet((SLOW,), Stragglers(0.5, 1e6), seed=seed) for seed in range(99))
+    fleet = next(fleet for fleet in fleets if fleet.compute_seconds(0, 0, 1.0) > 1)
+    slow = [fleet.compute_seconds(0, t, 1.0) > 1 for t in range(4)]
+    assert not all(slow)
+    clients = ud.Clients(pairs((8,)))
+    _, records = played(devices=fleet, clients=clients, work=ud.Deadline(7.0), rounds=4)
+    assert [record.clients for record in records] == [0 if late else 1 for late in slow]
+
+
 def test_when_nobody_comes_back_the_run_says_so() -> None:
     there = Trace({0: [(0, 1)]})
     run = start(devices=Fleet((SLOW,) * 4, trace=there))
@@ -293,6 +332,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no devices": ({"devices": None, "work": ud.Deadline(1.0)}, "the clients' devices"),
     "too short": ({"work": ud.Deadline(1e-6)}, "at least one step on one device"),
     "too many": ({"work": ud.Deadline(1e9)}, "at most 100000 steps"),
+    "too many for one not asked": (
+        {
+            "work": ud.Deadline(7.0),
+            "devices": Fleet((SLOW, SLOW, SLOW, replace(FAST, speed=1e12))),
+            "participation": 1,
+        },
+        "at most 100000 steps",
+    ),
+    "cohorts": (
+        {"devices": Fleet(MIXED, trace=Trace({0: [(0, 9)]})), "participation": [[0]] * 3},
+        "cohorts drawn among those",
+    ),
     "too few": ({"devices": Fleet((FAST,))}, "one device for each of 4 clients"),
     "a list": ({"devices": [FAST] * 4}, "or as a Fleet"),
     "twice": (

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import undrift as ud
@@ -111,6 +113,46 @@ def test_the_nearest_place_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert datasets.find("mnist", tmp_path / "a") == tmp_path / "a" / "mnist"
 
 
+def test_a_folder_that_was_named_is_not_passed_over_for_another_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path / "elsewhere" / "mnist")
+    monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path / "elsewhere"))
+    mine = tmp_path / "mine"
+    write_mnist(mine)
+    damaged = mine / "train-images-idx3-ubyte.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    with pytest.raises(ud.DataError, match="mine/train-images"):
+        ud.data.load("mnist", mine)
+
+
+def test_a_folder_named_after_another_data_set_is_not_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path / "mnist")
+    assert datasets.find("fashion-mnist", tmp_path / "mnist") is None
+    assert datasets.find("mnist", tmp_path / "mnist") == tmp_path / "mnist"
+
+
+def test_what_was_begun_by_hand_is_named_and_what_was_downloaded_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mirror: dict[str, bytes]
+) -> None:
+    monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path / "elsewhere"))
+    for folder in ("femnist/train", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(ud.DataError, match="femnist"):
+        ud.data.load("femnist", tmp_path)
+    write_mnist(tmp_path / "mnist")
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").unlink()
+    assert len(ud.data.load("mnist", tmp_path).train[1]) == 20
+
+
+def test_cifar100_as_its_python_folder(tmp_path: Path) -> None:
+    for name in ("train", "test", "meta"):
+        (tmp_path / name).touch()
+    assert datasets.find("cifar100", tmp_path) == tmp_path
+
+
 def test_the_second_time_comes_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,12 +174,27 @@ def test_the_second_time_comes_from_the_cache(
         ud.data.load("mnist", tmp_path)
 
 
+def _mark(kept: Path) -> str:
+    with safe_open(kept, framework="pt") as file:
+        return str(file.metadata()["fingerprint"])
+
+
 def test_a_damaged_cache_is_read_anew(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
     first = ud.data.load("mnist", tmp_path)
     (kept,) = (cache.user_cache() / "parsed").iterdir()
     content = kept.read_bytes()
-    for broken in (b"", content[:40], content[: len(content) // 2], b"\xff" * 100):
+    foreign = {"x": torch.zeros(1)}
+    save_file(foreign, kept.with_suffix(".other"), metadata={"fingerprint": _mark(kept)})
+    content_of_foreign = kept.with_suffix(".other").read_bytes()
+    kept.with_suffix(".other").unlink()
+    for broken in (
+        content_of_foreign,
+        b"",
+        content[:40],
+        content[: len(content) // 2],
+        b"\xff" * 100,
+    ):
         kept.unlink()  # a mapped file must not be truncated in place
         kept.write_bytes(broken)
         again = ud.data.load("mnist", tmp_path)
@@ -259,6 +316,14 @@ def test_a_bad_download_is_refused_and_a_good_one_goes_on_from_there(
     assert len(ud.data.load("mnist").train[1]) == 20
 
 
+def test_a_download_that_fails_leaves_no_folder(mirror: dict[str, bytes], tmp_path: Path) -> None:
+    mirror.clear()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ud.DataError, match="404"):
+        ud.data.load("mnist", tmp_path / "mine")
+    assert not list((tmp_path / "mine").iterdir())
+
+
 @pytest.mark.parametrize("name", ["femnist", "celeba", "shakespeare"])
 def test_what_cannot_be_downloaded_says_what_to_put_where(name: str, tmp_path: Path) -> None:
     with pytest.raises(ud.DataError) as caught:
@@ -274,6 +339,16 @@ def test_bad_names_and_folders(tmp_path: Path) -> None:
         ud.data.load("fashion_mnist")
     with pytest.raises(ValueError, match="a folder that exists"):
         ud.data.load("mnist", tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="load needs name to be one of"):
+        ud.data.load(None)  # type: ignore[arg-type]
+
+
+def test_an_environment_that_names_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"\$UNDRIFT_DATA needs a folder that exists"):
+        ud.data.load("mnist")
 
 
 def small(owners: bool = True) -> Dataset:

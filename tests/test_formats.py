@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undrift.data.formats import cifar, images, table
+from undrift.data.formats import archive, cifar, images, table
 from undrift.data.formats.cifar import read_cifar10, read_cifar100
 from undrift.data.formats.idx import read_idx, read_mnist
 from undrift.data.formats.images import read_image_folder, read_image_table, read_tiny_imagenet
@@ -1403,3 +1403,13 @@ def test_real_tiny_imagenet_part(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = np.concatenate([data.train.inputs, data.test.inputs]).reshape(5000, 3, -1)
     flat = (everything[:, 0] == everything[:, 1]) & (everything[:, 1] == everything[:, 2])
     assert flat.all(axis=1).sum() >= 86
+
+
+def test_an_archive_of_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_LARGEST_WHOLE", 1000)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        for name in "abc":
+            file.writestr(name, bytes(400))
+    with pytest.raises(DataError, match="more than 1,000 bytes"):
+        archive.read_archive(tmp_path / "a.zip", lambda name: True)
+    assert set(archive.read_archive(tmp_path / "a.zip", lambda name: name != "c")) == {"a", "b"}

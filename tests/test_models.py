@@ -736,3 +736,21 @@ def test_hugging_face_errors_are_one_sentence(tiny_distilbert: Path, tmp_path: P
         with pytest.raises((ValueError, UndriftError), match=re.escape(sentence)) as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_dropout_of_the_two_layer_cnn_is_the_same_in_every_mode(dropout: float) -> None:
+    """Channels dropped after a convolution and features after a dense layer, in float64."""
+    torch.manual_seed(0)
+    model = ud.models.build("cnn2", shape=(1, 16, 16), classes=3, dropout=dropout).double()
+    pairs = [(torch.randn(n, 1, 16, 16).double(), torch.arange(n) % 3) for n in (5, 7)]
+    ends = []
+    for mode in ("loop", "stacked"):
+        run = ud.simulate(
+            ud.FedAvg(lr=0.1), model, ud.Clients(pairs), loss=nn.functional.cross_entropy,
+            work=ud.Steps([3, 5]), batch_size=4, rounds=2, mode=mode,  # type: ignore[arg-type]
+        )  # fmt: skip
+        for _ in run:
+            pass
+        ends.append(run.x)
+    assert torch.allclose(*ends, atol=1e-12)

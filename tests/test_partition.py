@@ -511,7 +511,7 @@ def test_natural_clients_are_the_ids(
     held = {owner: [j for j, o in enumerate(owners) if o == owner] for owner in sorted(set(owners))}
     enough = [samples for samples in held.values() if len(samples) >= minimum]
     if len(enough) < (clients or 1):
-        with pytest.raises(ValueError, match="lower minimum|use fewer clients"):
+        with pytest.raises(ValueError, match=r"lower minimum|use fewer clients"):
             natural(np.array(owners), clients, minimum=minimum, seed=seed)
         return
     parts = [

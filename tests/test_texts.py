@@ -428,6 +428,14 @@ def test_a_damaged_archive_never_passes_for_a_whole_one(tmp_path: Path, name: st
         read_imdb(tmp_path)
 
 
+def test_a_review_of_impossible_length(tmp_path: Path) -> None:
+    packed(
+        tmp_path / "aclImdb.tar.gz", {**LAID, "aclImdb/train/pos/3_9.txt": "a" * (1 << 20) + "!"}
+    )
+    with pytest.raises(DataError, match="1,048,577 bytes for the review"):
+        read_imdb(tmp_path)
+
+
 def test_a_review_twice_in_an_archive(tmp_path: Path) -> None:
     packed(tmp_path / "aclImdb.tar.gz", LAID | {"x/train/pos/0_9.txt": "other"})
     with pytest.raises(DataError, match=r"train/pos/0_9\.txt needs to be there once, got it twice"):
