@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from undrift import cli
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -47,19 +49,44 @@ def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert accuracy > 0.8
 
 
-def test_every_method_has_its_page() -> None:
-    from undrift.cli import METHODS
+SHARED = ROOT.parent / "shared" / "data"
+COMMANDS = re.findall(
+    r"`undrift ((?:run|compare|data show) [^`]+)`", (ROOT / "README.md").read_text()
+)
 
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)))
+def test_the_readmes_commands_run(
+    number: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For one round, on one seed."""
+    arguments = COMMANDS[number].split()
+    if ("--data" in arguments or arguments[0] == "data") and not SHARED.is_dir():
+        pytest.skip("the real data sets are not beside this checkout")
+    if arguments[0] != "data":
+        arguments += ["--rounds", "1", "--quiet"]
+    if arguments[0] == "compare":
+        arguments += ["--seeds", "1"]
+    monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("sys.argv", ["undrift", *arguments, "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code, capsys.readouterr().err
+    assert any(path.suffix == ".png" for path in (tmp_path / "out").iterdir())
+
+
+def test_every_method_has_its_page() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "algorithms").glob("*.md")}
-    assert pages == set(METHODS)
+    assert pages == set(cli.METHODS)
 
 
 def test_every_page_shows_the_methods_signature() -> None:
     """As `undrift.Name(lr, other=default, ...)`, for the pages that spell it out."""
-    from undrift.cli import METHODS
-
     shown = 0
-    for name, cls in METHODS.items():
+    for name, cls in cli.METHODS.items():
         text = (ROOT / "docs" / "algorithms" / f"{name}.md").read_text()
         for line in re.findall(rf"`undrift\.{cls.__name__}\((lr.*?)\)`", text):
             own = str(inspect.signature(cls))
