@@ -47,6 +47,20 @@ def test_data_show_prints_sizes_and_labels_and_writes_the_heat_map(
     assert "1435 of 1438 samples dealt" in out
 
 
+def test_data_show_of_many_labels(call, tmp_path: Path) -> None:  # noqa: F811
+    """Sixty-two columns would not fit: their totals come below the table."""
+    for part, count in (("train", 3), ("test", 1)):
+        (tmp_path / "femnist" / part).mkdir(parents=True)
+        images = {"x": [[0.5] * 784] * count, "y": [7] * count}
+        content = {"users": ["a"], "num_samples": [count], "user_data": {"a": images}}
+        (tmp_path / "femnist" / part / "all.json").write_text(json.dumps(content))
+    out = ["--out", str(tmp_path / "x")]
+    code, shown, err = call("data", "show", "femnist", "--partition", "natural", *out,
+                            "--data-dir", str(tmp_path))  # fmt: skip
+    assert code == 0, err
+    assert ", 6 0, 7 3, 8 0, " in " ".join(shown.split())
+
+
 def test_a_data_set_in_a_folder_and_a_model_with_options(
     call,  # noqa: F811
     tmp_path: Path,

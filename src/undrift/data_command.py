@@ -91,10 +91,10 @@ def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:
         highlight=False,
     )
     labels = counts.shape[1]
-    # Wide label sets are left to the picture, except for their totals.
+    # The columns of wide label sets are left to the picture, their totals follow the table.
     columns = labels if labels <= SHOWN_LABELS else 0
-    names = data.labels[:columns] or tuple(map(str, range(columns)))
-    shown = Table("client", "samples", "labels", *names)
+    names = data.labels or tuple(map(str, range(labels)))
+    shown = Table("client", "samples", "labels", *names[:columns])
     for i, row in enumerate(counts[:SHOWN_CLIENTS]):
         shown.add_row(str(i), str(sizes[i]), str(held[i]), *map(str, row[:columns]))
     if len(counts) > SHOWN_CLIENTS:
@@ -103,6 +103,9 @@ def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:
     shown.add_section()
     shown.add_row("all", str(total.sum()), str((total > 0).sum()), *map(str, total[:columns]))
     console.print(shown)
+    if not columns:
+        each = ", ".join(f"{name} {count}" for name, count in zip(names, total, strict=True))
+        console.print(f"Samples of each label: {each}", highlight=False, markup=False)
 
 
 def _range(values: NDArray[np.int64]) -> str:

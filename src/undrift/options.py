@@ -44,7 +44,7 @@ Partition = Annotated[
     str,
     typer.Option(
         help="iid, dirichlet[:0.3], dirichlet-sequential[:0.3], dirichlet-per-class[:0.3], "
-        "shards[:2[x200]], classes:5, quantity:0.5, natural, replicated.",
+        "shards[:2], shards:2x200, classes:5, quantity:0.5, natural, replicated.",
         rich_help_panel=DATA,
     ),
 ]
@@ -238,7 +238,7 @@ def flags_of(cls: type) -> list[inspect.Parameter]:
         else:
             default = str(default).lower() if default is None else str(default)
             hint, optional = _required(hints[field.name])
-            choices = "|".join(map(str, get_args(hint))) or "NAME"
+            choices = "|".join(map(str, get_args(hint))) or "sgd|momentum|adam"  # a rule
             metavar = "NUMBER" if hint in (float, int) else choices
             metavar += "|none" if optional else ""
             kind = Annotated[str, typer.Option(rich_help_panel=panel, metavar=metavar)]
