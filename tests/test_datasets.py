@@ -23,7 +23,8 @@ from torch import nn
 
 import undrift as ud
 from undrift.data import Dataset, Images, Part, Stored, Tokens, cache, datasets
-from undrift.data.fetch import REMOTES, Remote
+from undrift.data.fetch import Remote
+from undrift.data.remotes import REMOTES
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from undrift.data import fetch
-from undrift.data.fetch import BY_HAND, REMOTES, Remote, download
+from undrift.data.fetch import Remote, download
+from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.errors import DataError
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

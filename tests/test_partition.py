@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from undrift import keyed
-from undrift.data import Clients, partition
+from undrift.data import Clients, label_mixes, partition
+from undrift.data.label_mixes import LAWS, REDRAWS
 from undrift.data.partition import (
-    LAWS,
-    REDRAWS,
     classes_per_client,
     dirichlet,
     iid,
@@ -150,13 +149,13 @@ def test_tiny_alpha_takes_a_bounded_number_of_draws(
     law: Any, most: int, alpha: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws: list[float] = []
-    draw = partition.log_dirichlet
+    draw = label_mixes.log_dirichlet
 
     def counted(rng: Any, rows: int, columns: int, alpha: float) -> Any:
         draws.append(alpha)
         return draw(rng, rows, columns, alpha)
 
-    monkeypatch.setattr(partition, "log_dirichlet", counted)
+    monkeypatch.setattr(label_mixes, "log_dirichlet", counted)
     parts = dirichlet(random_labels(600, 10), 50, alpha, law=law, minimum=12)
     assert len(draws) == most  # a dozen samples for each of fifty is never met by chance
     assert [len(part) for part in parts] == [12] * 50
@@ -185,20 +184,20 @@ def test_the_minimum_is_met_wherever_it_can_be(
 
 def test_the_repair_moves_no_more_than_is_missing() -> None:
     counts = np.array([[9, 0, 1], [0, 0, 0], [2, 5, 0], [1, 0, 0]])
-    repaired = partition._repaired(counts, 2)
+    repaired = label_mixes._repaired(counts, 2)
     assert repaired.sum(axis=0).tolist() == counts.sum(axis=0).tolist()
     assert repaired.tolist() == [[6, 0, 1], [2, 0, 0], [2, 5, 0], [2, 0, 0]]
 
 
 def test_the_draw_that_lacks_fewest_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
     draws: list[Any] = []
-    divide = partition._divided
+    divide = label_mixes._divided
 
     def recorded(log_mix: Any, supply: Any) -> Any:
         draws.append(divide(log_mix, supply))
         return draws[-1]
 
-    monkeypatch.setattr(partition, "_divided", recorded)
+    monkeypatch.setattr(label_mixes, "_divided", recorded)
     targets = random_labels(200, 5)
     table = histogram(targets, dirichlet(targets, 10, 0.1, law="per-class", minimum=15), 5)
     missing = [int(np.maximum(15 - draw.sum(axis=1), 0).sum()) for draw in draws]
@@ -260,7 +259,7 @@ def test_the_race_is_the_weighted_draw_without_replacement() -> None:
     rng, draws = keyed.generator(1, "test"), 12_000
     mix = np.log(weights)
     seen = Counter(
-        tuple(partition._weighted(rng, np.array(left), mix, size).tolist()) for _ in range(draws)
+        tuple(label_mixes._weighted(rng, np.array(left), mix, size).tolist()) for _ in range(draws)
     )
     possible = [counts for counts, chance in exact.items() if chance > 0]
     assert set(seen) == set(possible)

@@ -12,7 +12,7 @@ from rich.table import Table
 from undrift import plot, show, trial
 from undrift.data import NAMES, Clients, Dataset
 from undrift.data.datasets import PUBLISHED, find
-from undrift.data.fetch import BY_HAND, REMOTES
+from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.options import DataDir, DirAlpha, Force, Json, NumClients, Out, Partition, Seed
 
 SHOWN_CLIENTS = 20  # in the table; the picture has all of them

@@ -13,7 +13,7 @@ from undrift.check import require_choice
 from undrift.data import cache
 from undrift.data.dataset import Dataset
 from undrift.data.embedded import digits
-from undrift.data.fetch import BY_HAND, REMOTES, Remote, download
+from undrift.data.fetch import Remote, download
 from undrift.data.formats.cifar import read_cifar10, read_cifar100
 from undrift.data.formats.idx import read_mnist
 from undrift.data.formats.images import read_tiny_imagenet
@@ -22,6 +22,7 @@ from undrift.data.formats.leaf import read_celeba, read_femnist
 from undrift.data.formats.libsvm import read_a9a
 from undrift.data.formats.shakespeare import read_shakespeare
 from undrift.data.prepare import Images, Prepare, Tokens
+from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.data.stored import Stored
 from undrift.errors import DataError
 

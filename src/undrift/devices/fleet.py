@@ -174,6 +174,8 @@ class Fleet:
     def drops(self, t: int, client: int) -> bool:
         """Whether this client fails in round t after it was chosen."""
         self._device(client)
+        if self.dropout == 0:  # as a rule: no generator for each client and round
+            return False
         draw = keyed.generator(self.seed, "device-dropout", t, client).random()
         return bool(draw < self.dropout)
 

@@ -99,16 +99,18 @@ def read_cifar100(folder: str | Path) -> Stored:
 
 def _read(folder: Path, variant: _Variant) -> Stored:
     where, files = _find(folder, variant)
+    binary, apart = f"{variant.test}.bin" in files, "labels.npy" in files
     with ThreadPoolExecutor() as pool:  # mosaics decode outside of Python's lock
         batches = list(pool.map(lambda name: _batch(where, name, files, variant), variant.batches))
     for name, (_, labels) in zip(variant.train, batches, strict=False):
         if len(labels) != len(batches[0][1]):  # one that was cut off between two images
             expected = f"{len(batches[0][1]):,} images as in {variant.train[0]}"
             raise damaged(where / name, expected, f"{len(labels):,}", _AGAIN)
-    if "labels.npy" in files:
+    if apart:
         batches = _with_labels(where, files["labels.npy"], batches)
     for name, (_, labels) in zip(variant.batches, batches, strict=True):
-        _check_labels(where / name, labels, variant.classes)
+        holder = "labels.npy" if apart else f"{name}.bin" if binary else name
+        _check_labels(where / holder, labels, variant.classes)
     pixels, targets = zip(*batches[:-1], strict=True)
     return Stored(
         Part(np.concatenate(pixels), np.concatenate(targets)),
