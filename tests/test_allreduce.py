@@ -309,7 +309,8 @@ def alone(rows: Tensor, how: Merge, route: Route, *, t: int = 0, seed: int = 0) 
                 continue
             share, before = held(receiver, piece)
             draws = rng("merge", receiver, piece.start, count, before)
-            shares[receiver][piece] = how.merge(came, count, share, before, draws), count + before
+            ready = how.ahead(count, share, before, draws)
+            shares[receiver][piece] = how.merge(came, count, share, before, ready), count + before
     results = []
     for m in range(M):
         if M == 1 and not done[0]:
@@ -420,9 +421,12 @@ class Watched(Merge):
     def receive(self, data, count, like):
         return self.inner.receive(data, count, like)
 
-    def merge(self, m, a, n, b, rng):
+    def ahead(self, a, n, b, rng):
+        return self.inner.ahead(a, n, b, rng)
+
+    def merge(self, m, a, n, b, ready):
         self.merges.append((a, b))
-        return self.inner.merge(m, a, n, b, rng)
+        return self.inner.merge(m, a, n, b, ready)
 
     def close(self, share, count, rng):
         data = self.inner.close(share, count, rng)
@@ -691,8 +695,8 @@ def test_a_bit_is_one_exactly_as_often_as_the_workers_bits_are(route, workers, m
 class ByNumber(OneBit):
     """The thesis's operator read with the worker's number in place of the hop's position."""
 
-    def merge(self, m, a, n, b, rng):
-        return super().merge(m, rng.worker, n, 1, rng)
+    def ahead(self, a, n, b, rng):
+        return super().ahead(rng.worker, n, 1, rng)
 
 
 @pytest.mark.parametrize("workers", [3, 4, 5])
@@ -725,7 +729,7 @@ def test_merge_takes_the_received_bit_with_odds_a_to_b(monkeypatch):
     monkeypatch.setattr(bits, "bernoulli", bernoulli)
     received = torch.tensor([0b00110011, 0b11111111], dtype=torch.uint8)
     own = torch.tensor([0b01010101, 0b00000000], dtype=torch.uint8)
-    made = OneBit().merge(received, 3, own, 2, "rng")
+    made = OneBit().merge(received, 3, own, 2, OneBit().ahead(3, own, 2, "rng"))
     assert asked == [(3, 2, 2, "rng")]
     assert made.tolist() == [0b01010011, 0b10101010]
 

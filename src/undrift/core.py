@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from numpy.random import Generator
 from torch import Tensor, nn
@@ -152,6 +152,7 @@ class Merge(ABC):
     """
 
     lossy: bool = True  # whether the result may differ from the mean
+    backend: Literal["mean", "max"] | None = None  # what a backend's own all-reduce calls this
 
     @property
     def draws(self) -> frozenset[str]:
@@ -169,9 +170,16 @@ class Merge(ABC):
     @abstractmethod
     def receive(self, data: Tensor, count: int, like: Vector) -> Any: ...
 
+    def ahead(self, a: int, n: Any, b: int, rng: Generator) -> Any:
+        """What merging a share of a workers into n, of b, needs; made while that share travels."""
+        return rng
+
     @abstractmethod
-    def merge(self, m: Any, a: int, n: Any, b: int, rng: Generator) -> Any:
-        """Combine m, which was received and stands for a workers, with n, which stands for b."""
+    def merge(self, m: Any, a: int, n: Any, b: int, ready: Any) -> Any:
+        """Combine m, which was received and stands for a workers, with n, which stands for b.
+
+        `ready` is what `ahead` returned.
+        """
 
     def close(self, share: Any, count: int, rng: Generator) -> Tensor:
         """The bytes of the result, which are copied to every worker."""
@@ -179,6 +187,10 @@ class Merge(ABC):
 
     @abstractmethod
     def finish(self, data: Tensor, count: int, like: Vector) -> Vector: ...
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int | None:
+        """How long `send`'s bytes (or `close`'s) are; None where only their content tells."""
+        return None
 
 
 class Comm(Protocol):

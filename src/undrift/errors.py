@@ -31,3 +31,11 @@ class CheckpointError(UndriftError):
 
 class DataError(UndriftError):
     """A data set is missing, damaged, or not what its name says."""
+
+
+class WorkerError(UndriftError):
+    """Another process of the run failed, left or does not answer; `ranks` says which."""
+
+    def __init__(self, message: str, *, ranks: list[int]) -> None:
+        super().__init__(message)
+        self.ranks = ranks

@@ -43,6 +43,7 @@ class Mean(Merge):
     """The mean, in full precision."""
 
     lossy = False
+    backend: Literal["mean", "max"] | None = "mean"
     draws = frozenset[str]()
 
     def start(self, v: Vector, rng: Generator) -> Vector:
@@ -54,7 +55,7 @@ class Mean(Merge):
     def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
         return data.view(like.dtype)
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, rng: Generator) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
         return m + n
 
     def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
@@ -63,12 +64,17 @@ class Mean(Merge):
     def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
         return data.view(like.dtype)
 
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+        return len(like) * like.element_size()
+
 
 @dataclass(frozen=True)
 class Largest(Mean):
     """The largest entry of any worker, coordinate by coordinate."""
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, rng: Generator) -> Vector:
+    backend = "max"
+
+    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
         return torch.maximum(m, n)
 
     def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
@@ -109,7 +115,7 @@ class SignSum(Merge):
         return elias.unfold(elias.decode(data, len(like), self.code), count)
 
     def merge(
-        self, m: NDArray[np.int32], a: int, n: NDArray[np.int32], b: int, rng: Generator
+        self, m: NDArray[np.int32], a: int, n: NDArray[np.int32], b: int, ready: Any
     ) -> NDArray[np.int32]:
         return m + n
 
@@ -123,6 +129,11 @@ class SignSum(Merge):
             return bits.unpack_signs(data, len(like), like.dtype)
         ones = torch.from_numpy(self.receive(data, count, like))
         return (2 * ones - count).to(like.dtype) / count
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int | None:
+        if closed and self.vote:
+            return -(-len(like) // 8)
+        return -(-len(like) * count.bit_length() // 8) if self.code == "fixed" else None
 
 
 @dataclass(frozen=True)
@@ -148,11 +159,14 @@ class Cascade(Merge):
         norm = float(data[:width].clone().view(like.dtype))
         return bits.unpack_signs(data[width:], len(like), like.dtype, scale=norm)
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, rng: Generator) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
         return m + n
 
     def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
         return self.receive(data, count, like) / count
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+        return like.element_size() - (-len(like) // 8)
 
 
 @dataclass(frozen=True)
@@ -170,11 +184,17 @@ class OneBit(Merge):
     def receive(self, data: Tensor, count: int, like: Vector) -> Tensor:
         return data
 
-    def merge(self, m: Tensor, a: int, n: Tensor, b: int, rng: Generator) -> Tensor:
-        return bits.choose(m, n, bits.bernoulli(a, b, len(n), rng))
+    def ahead(self, a: int, n: Tensor, b: int, rng: Generator) -> Tensor:
+        return bits.bernoulli(a, b, len(n), rng)
+
+    def merge(self, m: Tensor, a: int, n: Tensor, b: int, ready: Tensor) -> Tensor:
+        return bits.choose(m, n, ready)
 
     def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
         return bits.unpack_signs(data, len(like), like.dtype)
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+        return -(-len(like) // 8)
 
 
 def euclidean(v: Vector) -> Tensor:

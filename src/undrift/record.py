@@ -49,7 +49,9 @@ class PeerRecord(Record):
     """
 
     node_accuracy: float | None  # mean over the nodes of their own models' accuracies
-    consensus: float  # mean over the nodes of the squared distance to the mean model
+    # Mean over the nodes of the squared distance to the mean model; None where several processes
+    # hold the nodes and the round was not evaluated.
+    consensus: float | None
     gradient_norm: float | None  # of the mean model, on all training data; None unless asked for
     bytes_per_worker: int  # sent by the busiest one
     bytes_per_link: int  # carried by the busiest link, one way
@@ -58,7 +60,8 @@ class PeerRecord(Record):
     sign_matching: float | None  # share of signs that lossy reductions got as the exact sum has
 
     def __str__(self) -> str:
-        return f"{super().__str__()}  consensus {self.consensus:.3g}"
+        shown = "-" if self.consensus is None else f"{self.consensus:.3g}"
+        return f"{super().__str__()}  consensus {shown}"
 
 
 @dataclass

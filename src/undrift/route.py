@@ -15,7 +15,7 @@ server           everybody to a server, which is worker number M, and back: 2 st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -52,7 +52,7 @@ class Step(NamedTuple):
 
 
 @runtime_checkable
-class Route(Protocol):
+class Route(Hashable, Protocol):
     def check(self, workers: int) -> None:
         """Refuse what does not fit this many workers."""
         ...

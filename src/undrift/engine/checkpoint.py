@@ -86,7 +86,7 @@ def without_addresses(settings: dict[str, str]) -> dict[str, str]:
 
 def write(folder: Path, snapshot: Snapshot) -> Path:
     """Save atomically; on failure the earlier checkpoints are as they were."""
-    final = folder / f"round-{snapshot.round:08d}"
+    final = _path(folder, snapshot.round)
     part = folder / f".part-{os.getpid()}-{snapshot.round:08d}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,32 +111,43 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
     return final
 
 
-def holds_checkpoints(folder: Path) -> bool:
-    return bool(_rounds(folder))
+def saved_rounds(folder: Path) -> list[int]:
+    """Rounds of which there is a checkpoint, the newest first."""
+    numbers = (path.name.removeprefix("round-") for path in _rounds(folder))
+    return [int(number) for number in numbers if number.isdecimal()]
+
+
+def sound_rounds(folder: Path) -> list[int]:
+    """Those of them whose checkpoint is as it was written."""
+    sound = []
+    for path in _rounds(folder):
+        try:
+            _verified(path)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            warnings.warn(
+                f"Checkpoint {path.name} is damaged ({error}); trying the one before.", stacklevel=2
+            )
+        else:
+            sound.append(int(path.name.removeprefix("round-")))
+    return sound
 
 
 def read(
     folder: Path,
+    round: int,
     experiment: dict[str, str],
     templates: Callable[[Vector], tuple[Any, Any]],
     record_type: type[Record],
     device: torch.device,
 ) -> Snapshot:
-    """The newest sound checkpoint; `templates(x0)` gives empty server and client states."""
-    found = _rounds(folder)
-    if not found:
-        raise CheckpointError(f"resume needs a folder with checkpoints, got {str(folder)!r}.")
-    for path in found:
-        try:
-            manifest, tensors = _verified(path)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            warnings.warn(
-                f"Checkpoint {path.name} is damaged ({error}); trying the one before.", stacklevel=2
-            )
-            continue
-        _same_experiment(manifest["experiment"], experiment)
-        return _restore(manifest, tensors, templates, record_type, device)
-    raise CheckpointError(f"resume needs a sound checkpoint, got only damaged ones in {folder}.")
+    """The sound checkpoint of a round; `templates(x0)` gives empty server and client states."""
+    manifest, tensors = _verified(_path(folder, round))
+    _same_experiment(manifest["experiment"], experiment)
+    return _restore(manifest, tensors, templates, record_type, device)
+
+
+def _path(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:08d}"
 
 
 def _rounds(folder: Path) -> list[Path]:

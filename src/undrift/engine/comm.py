@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.core import Merge, Vector
 from undrift.engine.execute import finite_rows
+from undrift.engine.world import World
 from undrift.errors import DivergenceError, UndriftError
 from undrift.route import Piece, Route
 from undrift.topology import Topology
@@ -32,6 +33,16 @@ class Traffic:
         self.hops = 0  # one after the other
         self.coordinates = 0  # numbers that those bytes stood for, message by message
         self.matching: list[float] = []
+
+    def add_up(self, world: World) -> Traffic:
+        """The traffic of all processes, each of which has counted what its own workers send."""
+        if world.size == 1:
+            return self
+        total = Traffic(len(self.links) - 1)
+        total.links = world.sum(torch.from_numpy(self.links)).numpy()
+        total.coordinates = int(world.gather([self.coordinates]).sum())
+        total.hops = self.hops
+        return total
 
     def carry(self, sender: int, receiver: int, nbytes: int, coordinates: int) -> None:
         self.links[sender, receiver] += nbytes
@@ -74,21 +85,19 @@ class Exchange:
     seed: int
     traffic: Traffic
     reduced: int = field(default=0, init=False)  # all-reduces so far in this round
+    bad: frozenset[int] = frozenset()  # here whoever is not finite is refused at once
 
     def mix(self, leaves: Sequence[Rows]) -> list[Rows]:
-        if self.topology is None:
-            raise UndriftError("comm.mix needs links between the peers; pass topology=ring(m).")
+        topology = require_floats(self.topology, leaves)
         for rows in leaves:
-            if not rows[0].is_floating_point():
-                raise UndriftError(f"comm.mix needs floats, got a leaf of {rows[0].dtype}.")
             self._refuse_non_finite(rows)
         nbytes = sum(_row_bytes(rows) for rows in leaves)
         numbers = sum(rows[0][0].numel() for rows in leaves)
-        senders, receivers = np.nonzero(self.topology.W - np.diag(np.diag(self.topology.W)))
+        senders, receivers = np.nonzero(topology.W - np.diag(np.diag(topology.W)))
         self.traffic.links[senders, receivers] += nbytes
         self.traffic.coordinates += numbers * len(senders)
         self.traffic.hops += bool(len(senders))
-        return [mixed(self.topology, rows) for rows in leaves]
+        return [mixed(topology, rows) for rows in leaves]
 
     def reduce(self, rows: Rows, how: Merge) -> Vector:
         """What every worker ends with, the same for all."""
@@ -110,6 +119,16 @@ class Exchange:
         finite = torch.cat([finite_rows(some) for some in rows])
         if not finite.all():
             raise DivergenceError.of((~finite).nonzero()[:, 0].tolist(), self.t + 1, "messages")
+
+
+def require_floats(topology: Topology | None, leaves: Sequence[Rows]) -> Topology:
+    """The links to mix over, unless there are none or what is to be mixed has no mean."""
+    if topology is None:
+        raise UndriftError("comm.mix needs links between the peers; pass topology=ring(m).")
+    for rows in leaves:
+        if not rows[0].is_floating_point():
+            raise UndriftError(f"comm.mix needs floats, got a leaf of {rows[0].dtype}.")
+    return topology
 
 
 def _matching(result: Vector, vectors: Sequence[Vector]) -> float:
@@ -164,7 +183,8 @@ def all_reduce(
             return
         held, before = share(receiver, piece)
         draws = rng("merge", receiver, piece.start, count, before)
-        shares[receiver, piece] = how.merge(came, count, held, before, draws), count + before
+        ready = how.ahead(count, held, before, draws)
+        shares[receiver, piece] = how.merge(came, count, held, before, ready), count + before
 
     def close(worker: int, piece: Piece) -> tuple[Tensor, int]:
         if piece not in done[worker]:
@@ -257,15 +277,24 @@ class _Collective(torch.autograd.Function):
         return tuple(call(rows)), (0,) * len(rows)
 
 
+class Collectives(Protocol):
+    """What `Exchange` does in one process, and others may do between several."""
+
+    @property
+    def size(self) -> int: ...
+    def mix(self, leaves: Sequence[Rows]) -> list[Rows]: ...
+    def reduce(self, rows: Rows, how: Merge) -> Vector: ...
+
+
 Collective = Callable[[Sequence[Rows]], list[Rows]]  # of all nodes' leaves
 Ask = Callable[[Collective, list[Tensor]], list[Tensor]]
 
 
 @dataclass(frozen=True)
-class SimulatedComm:
+class PeerComm:
     """`ask(collective, rows)` brings the rows of some nodes to all others' and returns theirs."""
 
-    exchange: Exchange
+    exchange: Collectives
     ask: Ask
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from undrift.core import Vector
 from undrift.data.clients import Clients, Pair
+from undrift.engine.world import World
 from undrift.objective import Task
 from undrift.participation import Floats
 
@@ -20,32 +21,46 @@ class Score(NamedTuple):
     accuracy: float | None  # None when the targets are not class labels
 
 
-def evaluate(task: Task, x: Vector, clients: Clients, population: Floats, batch: int) -> Score:
-    """On the test set, or without one on the training data as the objective weighs it."""
-    if clients.test is not None:
-        return _mean(task, x, [(1.0, clients.test)], batch)
-    held = ((float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0)
-    return _mean(task, x, held, batch)
-
-
-def _mean(
+def evaluate(
     task: Task,
     x: Vector,
-    weighted: Iterator[tuple[float, Pair]] | list[tuple[float, Pair]],
+    clients: Clients,
+    population: Floats,
     batch: int,
+    world: World = World(),
 ) -> Score:
-    loss = accuracy = 0.0
-    labelled = True
+    """On the test set, or without one on the training data as the objective weighs it.
+
+    Processes share the batches; the sum is over all of them in order, whoever had which.
+    """
+    weighted: Iterator[tuple[float, Pair]] = (
+        (float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0
+    )
+    if clients.test is not None:
+        weighted = iter([(1.0, clients.test)])
     with _evaluating(task), torch.no_grad():
-        for weight, pair in weighted:
-            for share, inputs, targets in _batches(task, pair, batch):
-                outputs = task.forward(x, inputs)
-                loss += weight * share * float(task.loss(outputs, targets))
-                labelled = not targets.is_floating_point() and outputs.ndim == targets.ndim + 1
-                if labelled:
-                    right = (outputs.argmax(1) == targets).double().mean()
-                    accuracy += weight * share * float(right)
-    return Score(loss, accuracy if labelled else None)
+        scored = [
+            _score(task, x, weight * share, inputs, targets, number % world.size == world.rank)
+            for number, (weight, share, inputs, targets) in enumerate(
+                (weight, *slice_) for weight, pair in weighted for slice_ in _slices(pair, batch)
+            )
+        ]
+    losses, rights, unlabelled = world.sum(torch.tensor(scored, dtype=torch.float64)).T.tolist()
+    return Score(sum(losses), None if any(unlabelled) else sum(rights))
+
+
+def _score(
+    task: Task, x: Vector, weight: float, inputs: Tensor, targets: Tensor, mine: bool
+) -> tuple[float, float, float]:
+    """Weighted loss and accuracy of a batch, and whether its targets are no class labels."""
+    if not mine:
+        return 0.0, 0.0, 0.0
+    inputs, targets = task.prepared(inputs), task.cast(targets)
+    outputs = task.forward(x, inputs)
+    loss = weight * float(task.loss(outputs, targets))
+    if targets.is_floating_point() or outputs.ndim != targets.ndim + 1:
+        return loss, 0.0, 1.0
+    return loss, weight * float((outputs.argmax(1) == targets).double().mean()), 0.0
 
 
 @contextmanager
@@ -60,21 +75,29 @@ def _evaluating(task: Task) -> Iterator[None]:
             module.training = training
 
 
-def _batches(task: Task, pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
+def _slices(pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
+    """Each with its share of the samples."""
     inputs, targets = pair
     for start in range(0, len(targets), batch):
         some = slice(start, start + batch)
-        share = len(targets[some]) / len(targets)
-        yield share, task.prepared(inputs[some]), task.cast(targets[some])
+        yield len(targets[some]) / len(targets), inputs[some], targets[some]
 
 
-def gradient(task: Task, x: Vector, clients: Clients, population: Floats, batch: int) -> Vector:
+def gradient(
+    task: Task,
+    x: Vector,
+    clients: Clients,
+    population: Floats,
+    batch: int,
+    world: World = World(),
+) -> Vector:
     """Gradient at x of sum_i w_i F_i over all training data, without dropout."""
-    total = task.weight_decay * x
+    total = torch.zeros_like(x)
     with _evaluating(task), torch.enable_grad():
-        for i in range(len(clients)):
-            for share, inputs, targets in _batches(task, clients[i], batch):
+        for i in world.nodes(len(clients)):
+            for share, inputs, targets in _slices(clients[i], batch):
                 leaf = x.detach().requires_grad_()
-                loss = task.loss(task.forward(leaf, inputs), targets)
+                outputs = task.forward(leaf, task.prepared(inputs))
+                loss = task.loss(outputs, task.cast(targets))
                 total = total + population[i] * share * torch.autograd.grad(loss, leaf)[0]
-    return total
+    return world.sum(total) + task.weight_decay * x

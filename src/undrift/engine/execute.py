@@ -8,9 +8,10 @@ large ones and suits models bound by overhead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -19,7 +20,7 @@ from undrift import tree
 from undrift.core import Loop
 from undrift.engine.local import Group, LocalLoop, Meter
 from undrift.engine.plan import Plan, Planner
-from undrift.errors import DivergenceError
+from undrift.engine.world import World
 from undrift.objective import Task
 
 Mode = Literal["loop", "stacked"]
@@ -47,6 +48,8 @@ class Executor:
     mode: Mode
     chunk: int
     row_cost: float = 0.0  # of a client in a stacked step, see `groups_of_like_work`
+    world: World = World()  # the processes that share the clients
+    _empty: dict[int, Any] = field(default_factory=dict, compare=False)  # what nobody uploads
 
     def samples(self, clients: int) -> int:
         """How many samples one operation works on in a round of so many clients."""
@@ -63,21 +66,32 @@ class Executor:
         meter: Meter,
         tap: Tap | None = None,
     ) -> tuple[Any, dict[int, Any]]:
-        """Every client of the plan calls; returns the weighted mean and the new client states."""
-        meter.bytes_down += tree.nbytes(down) * len(plan.ids)
+        """Every client of the plan calls; returns the weighted mean and the new client states.
+
+        Of several processes each runs its own clients and keeps their states; the mean is of all.
+        """
+        mine = self.world.positions(plan.ids)
+        meter.bytes_down += tree.nbytes(down) * len(mine)
         meter.exchanges += 1
         total: Any = None
         states: dict[int, Any] = {}
         stacked = self.mode == "stacked"
         run = self._stacked if stacked else self._alone
-        groups = plan.groups_of_like_work(self.chunk, self.row_cost) if stacked else plan.groups(1)
+        groups = (
+            plan.groups_of_like_work(self.chunk, self.row_cost, mine)
+            if stacked
+            else plan.groups(1, mine)
+        )
+        bad: list[int] = []
         for positions in groups:
             group = Group(
                 self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked
             )
             held = [state_of(int(i)) for i in group.ids]
             uploads, new = run(call, unpack, down, held, group)
-            self._refuse_non_finite(uploads, group)
+            bad = _not_finite(uploads, group)
+            if bad:
+                break
             if tap is not None:
                 for row, i in enumerate(group.ids):
                     upload = tree.row(uploads, row)
@@ -85,7 +99,33 @@ class Executor:
             total = _add(total, group.weights, uploads)
             states.update(zip(map(int, group.ids), new, strict=True))
             del uploads  # before the next group makes its own
+        self.world.agree(bad, plan.t + 1, "updates")
+        if self.world.size > 1:
+            if total is None:
+                total = self._nothing(call, unpack, down, plan, state_of, meter.exchanges)
+            total = self.world.sum(total)
         return total, states
+
+    def _nothing(
+        self,
+        call: Call,
+        unpack: Unpack,
+        down: Any,
+        plan: Plan,
+        state_of: Callable[[int], Any],
+        exchange: int,
+    ) -> Any:
+        """The sum of no uploads, whose form is seen on one step of a client that stays unused."""
+        if exchange not in self._empty:
+            client = int(plan.ids[0])
+            one = replace(plan, ids=np.array([client]), weights=np.ones(1), counts=np.array([1]))
+            position = np.zeros(1, dtype=np.int64)
+            group = Group(
+                self.task, self.planner, one, position, self.pool, Meter(1), stacked=False
+            )
+            uploads, _ = self._alone(call, unpack, down, [state_of(client)], group)
+            self._empty[exchange] = tree.map(lambda leaf: torch.zeros_like(leaf[0]), uploads)
+        return tree.map(Tensor.clone, self._empty[exchange])
 
     def _alone(
         self, call: Call, unpack: Unpack, down: Any, held: list[Any], group: Group
@@ -106,14 +146,13 @@ class Executor:
         group.meter.bytes_up += tree.nbytes(wires)
         return vmap(unpack)(wires), [tree.row(states, i) for i in range(len(held))]
 
-    def _refuse_non_finite(self, uploads: Any, group: Group) -> None:
-        finite = torch.ones(len(group.ids), dtype=torch.bool, device=group.device)
-        for leaf in tree.leaves(uploads):
-            if leaf.is_floating_point():
-                finite &= finite_rows(leaf)
-        if not finite.all():
-            bad = sorted(int(i) for i, fine in zip(group.ids, finite, strict=True) if not fine)
-            raise DivergenceError.of(bad, group.plan.t + 1, "updates")
+
+def _not_finite(uploads: Any, group: Group) -> list[int]:
+    finite = torch.ones(len(group.ids), dtype=torch.bool, device=group.device)
+    for leaf in tree.leaves(uploads):
+        if leaf.is_floating_point():
+            finite &= finite_rows(leaf)
+    return [int(i) for i, fine in zip(group.ids, finite, strict=True) if not fine]
 
 
 def _add(total: Any, weights: Tensor, uploads: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.core import Objective
 from undrift.engine.plan import Plan, Planner, Table, minibatches, whole
+from undrift.engine.world import World
 from undrift.objective import Batch, DataObjective, Pooled, Task, dress
 
 T = TypeVar("T")
@@ -33,6 +34,14 @@ class Meter:
 
     def __post_init__(self) -> None:
         self.samples_of = np.zeros(self.clients, dtype=np.int64)
+
+    def add_up(self, world: World) -> None:
+        """Make it the cost of all processes."""
+        if world.size > 1:
+            counted = [self.gradients, self.samples, self.bytes_up, self.bytes_down]
+            total = world.gather([*counted, *self.samples_of.tolist()]).sum(0)
+            self.gradients, self.samples, self.bytes_up, self.bytes_down = total[:4].tolist()
+            self.samples_of = total[4:]
 
 
 class Group:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from undrift import tree
 from undrift.core import AllReduce, Cohort, Peer, Vector
+from undrift.engine import checkpoint as disk
 from undrift.engine.choose import fitting_threads
 from undrift.engine.comm import Exchange, Traffic
 from undrift.engine.evaluate import gradient
@@ -18,11 +21,16 @@ from undrift.engine.local import Meter
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.run import Course, Run
+from undrift.engine.wire_exchange import WireExchange
+from undrift.engine.world import Processes
 from undrift.errors import UndriftError
 from undrift.record import PeerRecord
 from undrift.route import Route
 from undrift.schedule import resolve
 from undrift.topology import Links
+from undrift.vector import raw_bytes
+
+DIFFERENT = -1  # what stands for the checksum of models that are not the same
 
 
 class PeerRun(Run):
@@ -45,6 +53,7 @@ class PeerRun(Run):
         self._executor, self._links, self._route = executor, links, route
         self._node_accuracy, self._gradient_norm = node_accuracy, gradient_norm
         self._state: Any = None
+        self._whole: Any = None
         self._started = Meter(self.size)  # gradients of the start belong to the first round
 
     @property
@@ -53,13 +62,35 @@ class PeerRun(Run):
 
     @property
     def state(self) -> Any:
-        if self._state is None:
-            self._state = self._begin()
-        return self._state
+        """All nodes' rows; of several processes each holds its own, so all must ask for it."""
+        if self._whole is None:
+            self._require_others("state")
+            self._lead("state")
+            self._whole = self.world.rows(self._nodes)
+        return self._whole
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._state = state
+        self._state, self._whole = state, None
+        if self.world.size == 1:
+            self._whole = state
+
+    def _require_others(self, what: str) -> None:
+        if isinstance(self.world, Processes) and not self.world.open:
+            raise UndriftError(
+                f"run.{what} needs the other processes, got a run that has let them go; read it "
+                "before the run is closed."
+            )
+
+    def _part(self) -> None:
+        self._whole = self.world.rows(self._nodes)
+
+    @property
+    def _nodes(self) -> Any:
+        """This process's rows."""
+        if self._state is None:
+            self.state = self._begin()
+        return self._state
 
     def _begin(self) -> Any:
         """Made when first needed: a resumed run does not pay for it."""
@@ -72,19 +103,39 @@ class PeerRun(Run):
             return self._executor.init(resolve(self.algorithm, 0), plan, self._x0, self._started)
 
     @property
+    def _held(self) -> Any:
+        return self._nodes
+
+    @property
     def mean(self) -> Vector:
-        return self.x.mean(0)
+        if self._whole is None:
+            self._require_others("mean")
+            self._lead("mean")
+        return self._mean()
+
+    def _mean(self) -> Vector:
+        if self._whole is not None:
+            return self.x.mean(0)
+        if self._agreed():
+            return self._nodes.x[0]  # type: ignore[no-any-return]
+        return self.world.sum(self._nodes.x.sum(0)) / self.size  # type: ignore[no-any-return]
+
+    def _agreed(self) -> bool:
+        """Whether all nodes have the same model, as after an all-reduce; found out by checksums."""
+        rows = _distinct(self._nodes.x)
+        number = zlib.crc32(raw_bytes(rows[0])) if len(rows) == 1 else DIFFERENT
+        return set(self.world.gather([number])[:, 0].tolist()) == {number} != {DIFFERENT}
 
     def _advance(self, plan: Plan, meter: Meter) -> None:
         require_equal_steps(self.algorithm, plan)
-        before = self.state
+        before = self._nodes
         meter.gradients, meter.samples = self._started.gradients, self._started.samples
         meter.samples_of += self._started.samples_of
         self._traffic = Traffic(self.size)
         topology = None if self._links is None else self._links.at(self.round)
-        exchange = Exchange(
-            self.size, topology, self._route, self.round, self._planner.seed, self._traffic
-        )
+        about = self.size, topology, self._route, self.round, self._planner.seed, self._traffic
+        world = self.world
+        exchange = WireExchange(world, *about) if isinstance(world, Processes) else Exchange(*about)
         now = resolve(self.algorithm, self.round)
         after = self._executor.play(now, plan, before, exchange, meter)
         if after.x.shape != before.x.shape or after.x.dtype != before.x.dtype:
@@ -96,19 +147,22 @@ class PeerRun(Run):
 
     def _record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
         loss = accuracy = node_accuracy = norm = None
-        mean = self.mean
-        models = _distinct(self.x)
-        # Row by row: a copy of all models could be as large as the memory.
-        apart = [float((x - mean).square().sum()) for x in models] if len(models) > 1 else [0.0]
-        consensus = sum(apart) / len(apart)
+        consensus: float | None = None
+        # Between processes the mean model costs an all-reduce, which is paid where it is shown.
+        if self._evaluating or self.world.size == 1:
+            agreed, mean = self._agreed(), self._mean()
+            models = self._nodes.x[:1] if agreed else self._nodes.x
+            # Row by row: a copy of all models could be as large as the memory.
+            apart = [0.0] if agreed else [float((x - mean).square().sum()) for x in models]
+            consensus = self._over_nodes(apart)
         if self._evaluating:
             loss, accuracy = self._evaluate(mean)
             if self._node_accuracy and accuracy is not None:
-                scores = [self._evaluate(x).accuracy or 0.0 for x in models]
-                node_accuracy = sum(scores) / len(scores)
+                scores = [self._evaluate(x, alone=not agreed).accuracy or 0.0 for x in models]
+                node_accuracy = scores[0] if agreed else self._over_nodes(scores)
             if self._gradient_norm:
                 norm = float(torch.linalg.vector_norm(self._gradient(mean)))
-        traffic = self._traffic
+        self._traffic = traffic = self._traffic.add_up(self.world)
         matching = traffic.matching
         return PeerRecord(
             round=self.round,
@@ -131,14 +185,26 @@ class PeerRun(Run):
             **self._lap(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
         )
 
+    def _over_nodes(self, values: list[float]) -> float:
+        """The mean over all nodes of a number that each process knows for its own."""
+        total: Tensor = self.world.sum(torch.tensor(sum(values), dtype=torch.float64))
+        return float(total) / self.size
+
     def _gradient(self, x: Vector) -> Vector:
         batch = self._course.evaluation_batch if self._course.facts.separable else 2**62
-        return gradient(self._task, x, self._planner.clients, self._planner.population, batch)
+        planner = self._planner
+        return gradient(self._task, x, planner.clients, planner.population, batch, self.world)
 
     def _load(self, folder: Path) -> None:
         super()._load(folder)
         if self.round == 0:  # begin again, so that the start is paid for once
             self._state = None
+
+    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
+        rows = tree.map(lambda *leaves: torch.cat(leaves), *(part.server for part in parts))
+        mine = self.world.nodes(self.size)
+        own = tree.map(lambda leaf: leaf[mine.start : mine.stop].clone(), rows)
+        return replace(parts[0], server=own)
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
         node = resolve(self.algorithm, 0).init(x0, _Flat(x0))

@@ -13,12 +13,14 @@ from torch.func import vmap
 
 from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
-from undrift.engine.comm import Collective, Exchange, SimulatedComm
+from undrift.engine.comm import Collective, Exchange, PeerComm
 from undrift.engine.execute import Mode, finite_rows
 from undrift.engine.local import Group, LocalLoop, Meter
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.turns import take_turns
-from undrift.errors import DivergenceError, UndriftError
+from undrift.engine.wire_exchange import WireExchange
+from undrift.engine.world import World
+from undrift.errors import UndriftError
 from undrift.objective import Task
 
 Nodes = Any  # a tree of stacked leaves, (m, ...)
@@ -33,6 +35,7 @@ class PeerExecutor:
     pool: tuple[Tensor, Tensor]
     mode: Mode
     chunk: int
+    world: World = World()  # the processes that share the nodes
 
     def samples(self, nodes: int) -> int:
         """How many samples one operation works on."""
@@ -40,7 +43,7 @@ class PeerExecutor:
         return batch * (min(self.chunk, nodes) if self.mode == "stacked" else 1)
 
     def init(self, algorithm: Peer[Any], plan: Plan, x0: Vector, meter: Meter) -> Nodes:
-        """Every node at x0; `plan` has one step each, whose minibatch `init` sees."""
+        """Every node of this process at x0; `plan` has one step each, whose batch `init` sees."""
 
         def one(node: Any, steps: LocalLoop) -> Any:
             def step(carry: Any, f: Objective) -> Any:
@@ -52,20 +55,26 @@ class PeerExecutor:
         return tree.map(lambda *leaves: torch.cat(leaves), *made)
 
     def play(
-        self, algorithm: Peer[Any], plan: Plan, nodes: Nodes, exchange: Exchange, meter: Meter
+        self,
+        algorithm: Peer[Any],
+        plan: Plan,
+        nodes: Nodes,
+        exchange: Exchange | WireExchange,
+        meter: Meter,
     ) -> Nodes:
-        """The nodes' next states; nothing given is changed."""
+        """The next states of this process's nodes; nothing given is changed."""
         groups = self._groups(plan, meter)
 
         def run(group: Group, held: Nodes, comm: Comm) -> Nodes:
             return self._run(lambda node, steps: algorithm.round(node, steps, comm), held, group)
 
         if len(groups) == 1:
-            comm = SimulatedComm(exchange, _alone)
+            comm = PeerComm(exchange, _alone)
             new = run(groups[0], nodes, comm)
         else:
             new = self._in_turns(run, groups, nodes, exchange)
-        _refuse_non_finite(new, plan.t + 1)
+        bad = exchange.bad | _not_finite(new, self.world.nodes(exchange.size))
+        self.world.agree(sorted(bad), plan.t + 1, "models")
         return new
 
     def _in_turns(
@@ -73,7 +82,7 @@ class PeerExecutor:
         run: Callable[[Group, Nodes, Comm], Nodes],
         groups: list[Group],
         nodes: Nodes,
-        exchange: Exchange,
+        exchange: Exchange | WireExchange,
     ) -> Nodes:
         bounds = np.cumsum([0, *(len(group.ids) for group in groups)]).tolist()
         new = tree.map(torch.empty_like, nodes)
@@ -82,7 +91,7 @@ class PeerExecutor:
             held = tree.map(lambda leaf: leaf[bounds[i] : bounds[i + 1]], nodes)
 
             def turn(ask: Callable[[Any], list[Tensor]]) -> Nodes:
-                comm = SimulatedComm(exchange, lambda what, rows: ask((what, rows)))
+                comm = PeerComm(exchange, lambda what, rows: ask((what, rows)))
                 return run(groups[i], held, comm)
 
             return turn
@@ -104,9 +113,10 @@ class PeerExecutor:
 
     def _groups(self, plan: Plan, meter: Meter) -> list[Group]:
         stacked = self.mode == "stacked"
+        mine = np.array(self.world.nodes(len(plan.ids)), dtype=np.int64)
         return [
             Group(self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked)
-            for positions in plan.groups(self.chunk if stacked else 1)
+            for positions in plan.groups(self.chunk if stacked else 1, mine)
         ]
 
     def _run(self, one: Callable[[Any, LocalLoop], Any], held: Nodes, group: Group) -> Nodes:
@@ -134,8 +144,7 @@ def _alone(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
     return [some for (some,) in collective([[leaf] for leaf in rows])]
 
 
-def _refuse_non_finite(nodes: Nodes, round: int) -> None:
+def _not_finite(nodes: Nodes, numbers: range) -> set[int]:
     floating = [leaf for leaf in tree.leaves(nodes) if leaf.is_floating_point()]
     finite = torch.stack([finite_rows(leaf) for leaf in floating]).all(0)
-    if not finite.all():
-        raise DivergenceError.of((~finite).nonzero()[:, 0].tolist(), round, "models")
+    return {i for i, fine in zip(numbers, finite.tolist(), strict=True) if not fine}

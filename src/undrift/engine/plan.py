@@ -43,20 +43,25 @@ class Plan:
         # Equal K_i must give exactly K: methods compare K_i with this mean.
         return float(round(mean)) if math.isclose(mean, round(mean), rel_tol=1e-12) else mean
 
-    def groups(self, chunk: int) -> Iterator[NDArray[np.int64]]:
-        """Positions in the cohort, `chunk` at a time."""
-        order = np.arange(len(self.ids))
+    def groups(
+        self, chunk: int, among: NDArray[np.int64] | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """Positions in the cohort, all or those of `among`, `chunk` at a time."""
+        order = np.arange(len(self.ids)) if among is None else among
         for start in range(0, len(order), chunk):
             yield order[start : start + chunk]
 
-    def groups_of_like_work(self, chunk: int, row_cost: float) -> Iterator[NDArray[np.int64]]:
-        """Positions by falling K_i, at most `chunk` at a time.
+    def groups_of_like_work(
+        self, chunk: int, row_cost: float, among: NDArray[np.int64] | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """Positions, all or those of `among`, by falling K_i, at most `chunk` at a time.
 
         A group runs as long as its first client, the others masked when they are done. So one that
         ends much earlier starts a new group, where the steps that adds cost less than the rows it
         saves; `row_cost` is the price of a client's row in a step, that of the step itself being 1.
         """
-        order = np.argsort(-self.counts, kind="stable")
+        given = np.arange(len(self.ids)) if among is None else among
+        order = given[np.argsort(-self.counts[given], kind="stable")]
         start = 0
         for i in range(1, len(order) + 1):
             if i < len(order) and i < start + chunk:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
 from undrift.check import require
 from undrift.core import Federated, Vector
 from undrift.engine import checkpoint as disk
+from undrift.engine import shards
 from undrift.engine.choose import fitting_threads
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.evaluate import Score, evaluate
@@ -24,7 +26,8 @@ from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.probe import Facts
 from undrift.engine.round import play
-from undrift.errors import DivergenceError, UndriftError
+from undrift.engine.world import World, code_digest, restarts
+from undrift.errors import CheckpointError, DivergenceError, UndriftError
 from undrift.record import Record, Totals
 from undrift.schedule import resolve
 from undrift.vector import sha256
@@ -58,6 +61,10 @@ class Run(Iterator[Record]):
         self.client_states: dict[int, Any] = {}  # with a server: of clients that have taken part
         self.mode: Mode = executor.mode
         self.why = course.why  # this mode
+        self.world = executor.world  # the processes that share the work
+        self._lead: Callable[[str], None] = lambda what: None  # to those that do as this one does
+        self._end: Callable[[], None] = lambda: None
+        self._parting = False  # whether the processes part when the last round is done
         self._course, self._task, self._planner = course, executor.task, executor.planner
         self._samples = executor.samples
         self._x0 = self._task.layout.gather(self._task.model)
@@ -77,12 +84,20 @@ class Run(Iterator[Record]):
         """States of the right structure for a checkpoint to fill."""
 
     @property
+    def _held(self) -> Any:
+        """What of the state this process saves."""
+        return self.state
+
+    @property
     def x(self) -> Vector:
         return self.state.x  # type: ignore[no-any-return]
 
     @property
     def mean(self) -> Vector:
         """The one model that stands for the run: the server's, or the mean of the peers'."""
+        return self._mean()
+
+    def _mean(self) -> Vector:
         return self.x
 
     @property
@@ -94,12 +109,44 @@ class Run(Iterator[Record]):
     def model_sha256(self) -> str:
         return sha256(self.x)
 
+    def lead(self, tell: Callable[[str], None], end: Callable[[], None]) -> None:
+        """Tell processes that wait for it what to do together, and let them go after the end."""
+        self._lead, self._end, self._parting = tell, end, True
+
+    def close(self) -> None:
+        """Let other processes of the run go; what this one holds stays."""
+        self._end()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def __iter__(self) -> Run:
         return self
 
     def __next__(self) -> Record:
         if self.round >= self.rounds:
             raise StopIteration
+        try:
+            self._lead("next")
+            with self.world.speaking():
+                record = self._play()
+                if self._parting and self.round == self.rounds:
+                    self._part()
+        except BaseException:
+            self._end()
+            raise
+        if self.round == self.rounds:
+            self._end()
+        return record
+
+    def _part(self) -> None:
+        """Take along what the others hold and this one will be asked for."""
+
+    def _play(self) -> Record:
+        """One round, with what goes before and after it."""
         if self.round == 0 and self._checkpoint is not None:
             self._save()
         start = time.perf_counter()
@@ -108,6 +155,7 @@ class Run(Iterator[Record]):
         samples = self._samples(len(plan.ids))
         with torch.no_grad(), fitting_threads(samples * self._course.facts.activations):
             self._advance(plan, meter)
+        meter.add_up(self.world)
         self.round += 1
         record = self._record(plan, meter, time.perf_counter() - start)
         self.totals.add(record)
@@ -133,51 +181,77 @@ class Run(Iterator[Record]):
 
     def evaluate(self) -> Score:
         """Loss and accuracy of the current model, for peers of their mean."""
-        return self._evaluate(self.mean)
+        self._lead("evaluate")
+        return self._evaluate(self._mean())
 
-    def _evaluate(self, x: Vector) -> Score:
+    def _evaluate(self, x: Vector, *, alone: bool = False) -> Score:
+        """By all processes together, or `alone` by this one."""
         facts, batch = self._course.facts, self._course.evaluation_batch
         with fitting_threads(batch * facts.activations):
             # A loss that is not a mean over samples must see all of them at once.
             sliced = batch if facts.separable else 2**62
             planner = self._planner
-            return evaluate(self._task, x, planner.clients, planner.population, sliced)
+            world = World() if alone else self.world
+            return evaluate(self._task, x, planner.clients, planner.population, sliced, world)
 
     def keep_checkpoints(
         self, checkpoint: str | Path | None, resume: str | Path | None, **settings: str
     ) -> None:
         """Save to and go on from folders; `settings` must be the same when it goes on."""
-        if checkpoint is None and resume is None:
+        if checkpoint is None and resume is None and self.world.size == 1:
             return
         experiment = disk.experiment(self.algorithm, self._task, self._planner)
         self._experiment = experiment | disk.without_addresses(settings)
+        self.world.require_same(self._experiment | self._manner())
+        saved = checkpoint is not None and shards.hold_checkpoints(Path(checkpoint), self.world)
+        if saved and resume is None and restarts():
+            resume = checkpoint  # whoever started these processes again means them to go on
         if resume is not None:
             self._load(Path(resume))
         if checkpoint is not None:
             self._checkpoint = Path(checkpoint)
             going_on = resume is not None and Path(resume).resolve() == self._checkpoint.resolve()
-            if not going_on and disk.holds_checkpoints(self._checkpoint):
+            if not going_on and saved:
                 raise ValueError(
                     f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints "
                     "of an earlier run; pass it as resume too, or choose another."
                 )
+
+    def _manner(self) -> dict[str, str]:
+        """What processes must do alike besides the experiment itself."""
+        course = self._course
+        return {
+            "rounds": repr(self.rounds),
+            "evaluate_every": repr(course.evaluate_every),
+            "evaluation_batch": repr(course.evaluation_batch),
+            "checkpoint_every": repr(course.checkpoint_every),
+            "mode": self.mode,
+            "the code of undrift": code_digest(),
+            "torch": torch.__version__,
+        }
 
     def _save(self) -> None:
         if self._checkpoint is not None:
             snapshot = disk.Snapshot(
                 self.round,
                 self._x0,
-                self.state,
+                self._held,
                 self.client_states,
                 self.totals,
                 self.record,
                 self._experiment,
             )
-            disk.write(self._checkpoint, snapshot)
+            disk.write(shards.own_folder(self._checkpoint, self.world), snapshot)
 
     def _load(self, folder: Path) -> None:
-        device = self._x0.device
-        saved = disk.read(folder, self._experiment, self._templates, self.record_type, device)
+        how = self._experiment, self._templates, self.record_type, self._x0.device
+        try:
+            parts, whole = shards.read(folder, self.world, lambda path, t: disk.read(path, t, *how))
+        except CheckpointError:
+            if restarts() and not shards.complete(folder, self.world):
+                return  # killed before everybody had saved once: there is nothing to go on from
+            raise
+        saved = self._joined(parts) if whole else parts[0]
         require(
             saved.round <= self.rounds,
             "resume",
@@ -186,6 +260,10 @@ class Run(Iterator[Record]):
         )
         self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
         self.state, self.client_states, self.record = saved.server, saved.clients, saved.record
+
+    @abstractmethod
+    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
+        """What this process holds of a checkpoint whose parts are all given."""
 
 
 class FederatedRun(Run):
@@ -226,7 +304,7 @@ class FederatedRun(Run):
             )
 
     def _record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
-        loss, accuracy = self.evaluate() if self._evaluating else (None, None)
+        loss, accuracy = self._evaluate(self.x) if self._evaluating else (None, None)
         return Record(
             self.round,
             len(plan.ids),
@@ -239,6 +317,12 @@ class FederatedRun(Run):
             seconds,
             **self._lap(plan, lambda clock: clock.with_server(plan, meter)),
         )
+
+    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
+        states = {i: state for part in parts for i, state in part.clients.items()}
+        ids = np.array(sorted(states), dtype=np.int64)
+        mine = ids[self.world.positions(ids)]
+        return replace(parts[0], clients={int(i): states[int(i)] for i in mine})
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
         algorithm = resolve(self.algorithm, 0)

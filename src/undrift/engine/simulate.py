@@ -33,6 +33,8 @@ from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Planner
 from undrift.engine.probe import inspect
 from undrift.engine.run import Course, FederatedRun, Run
+from undrift.engine.spawn import enter, follow
+from undrift.engine.world import TIMEOUT, speaking
 from undrift.objective import Loss, Task
 from undrift.route import Route
 from undrift.schedule import resolve, scheduled
@@ -40,6 +42,7 @@ from undrift.topology import Links
 from undrift.vector import Layout
 
 
+@speaking
 def simulate(
     algorithm: Federated[Any, Any, Any, Any] | Peer[Any],
     model: nn.Module,
@@ -67,6 +70,8 @@ def simulate(
     checkpoint_every: int = 1,
     resume: str | Path | None = None,
     tap: Tap | None = None,
+    processes: int | None = None,
+    timeout: float = TIMEOUT,
 ) -> Run:
     """Train `model` on `clients` with `algorithm`; iterate over the result for its records.
 
@@ -93,7 +98,11 @@ def simulate(
         stacks small models. The results agree up to float rounding.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's upload, for diagnostics, in the order in which clients run.
+    processes: how many share the work, this one included; others are started and ended as needed.
+        Under torchrun its processes do, on however many machines (docs/distributed.md).
+    timeout: seconds without an answer after which another process counts as hung.
     """
+    arguments = dict(locals())
     if not isinstance(algorithm, Federated | Peer):
         raise ValueError(
             f"simulate needs an algorithm object such as FedAvg(lr=0.1), got {algorithm!r}."
@@ -116,6 +125,10 @@ def simulate(
         whole = is_whole(count) and count >= 1
         require(whole, "simulate", f"{name} >= 1, a whole number", count)
     require_nonnegative("simulate", weight_decay=weight_decay)
+    require_positive("simulate", timeout=timeout)
+    many = processes is None or (is_whole(processes) and processes >= 1)
+    require(many, "simulate", "processes >= 1, a whole number or None", processes)
+    _require_shares(processes or 1, clients, tap)
     if clip is not None:
         require_positive("simulate", clip=clip)
     require_choice("simulate", "mode", mode, ("auto", "loop", "stacked"))
@@ -137,6 +150,11 @@ def simulate(
         for t in range(rounds):
             resolve(algorithm, t)
 
+    world = enter(simulate, arguments)
+    _require_shares(world.size, clients, tap)
+    if world.size > 1:
+        model = copy.deepcopy(model)
+        world.share_model(model)
     trained = copy.deepcopy(model)
     if not model.training:  # as loaded; a part put into eval mode on purpose stays so
         trained.train()
@@ -169,21 +187,28 @@ def simulate(
             mode, facts, task, planner, trial_of_peers(algorithm, task, planner, pool)
         )
         chunk = chunk_size or chunk_for(facts, task, planner, STACKED_PEER_BYTES)
-        peers = PeerExecutor(task, planner, pool, chosen, chunk)
+        peers = PeerExecutor(task, planner, pool, chosen, chunk, world)
         measured = {"node_accuracy": node_accuracy, "gradient_norm": gradient_norm}
         run = PeerRun(algorithm, peers, course(why), links, route, **measured)
         settings = {"topology": links.digest() if links else "None"}
         run.keep_checkpoints(checkpoint, resume, **settings, allreduce=repr(route))
-        return run
+        return follow(run)
     resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit the model's size
     chosen, why = choose(
         mode, facts, task, planner, trial_with_server(algorithm, task, planner, pool)
     )
     chunk = chunk_size or chunk_for(facts, task, planner)
-    executor = Executor(task, planner, pool, chosen, chunk, row_cost(facts, planner))
+    executor = Executor(task, planner, pool, chosen, chunk, row_cost(facts, planner), world)
     run = FederatedRun(algorithm, executor, course(why), tap)
     run.keep_checkpoints(checkpoint, resume)
-    return run
+    return follow(run)
+
+
+def _require_shares(processes: int, clients: Clients, tap: Tap | None) -> None:
+    enough = len(clients) >= processes
+    expected = f"at least one client for each of {processes} processes"
+    require(enough, "A run", expected, len(clients), "start fewer processes")
+    require(tap is None or processes == 1, "A tap", "one process", f"{processes} processes")
 
 
 def _check_devices(

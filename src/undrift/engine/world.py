@@ -1,0 +1,376 @@
+"""The processes of a run: how they join, agree, and say who is missing.
+
+`World` is a run in one process, for which all of this is nothing. `Processes` is one of several,
+over torch.distributed. A process that fails leaves a note in the common store and closes its
+connections, so that the others, wherever they wait, end at once and can say who and why. One that
+is killed or hangs leaves no note; then those that can still speak mark themselves alive, and who
+does not is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache, partial, wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from undrift import tree
+from undrift.engine.itinerary import Blocks
+from undrift.engine.post import LostError, Post
+from undrift.errors import DivergenceError, WorkerError
+from undrift.participation import Ids
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
+GRACE = 5.0  # seconds that others get to say that they are alive
+TOLD = 8  # numbers of one `agree`: how many clients, and the first of them
+
+
+class World:
+    """One process, which is everybody."""
+
+    rank, size = 0, 1
+
+    @property
+    def head(self) -> bool:
+        """Whether this process writes and prints for all."""
+        return self.rank == 0
+
+    def positions(self, ids: Ids) -> NDArray[np.int64]:
+        """Where in `ids` this process's clients are: client i belongs to rank i mod size."""
+        return np.flatnonzero(ids % self.size == self.rank)
+
+    def nodes(self, workers: int) -> range:
+        """This process's nodes: consecutive ones, so that neighbours tend to be near."""
+        return Blocks(workers, self.size).of(self.rank)
+
+    def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
+        """(size, n) every process's numbers."""
+        return np.array([numbers], dtype=np.int64)
+
+    def sum(self, values: T) -> T:
+        """The sum of the processes' trees, by one all-reduce a dtype."""
+        return values
+
+    def rows(self, values: T) -> T:
+        """The processes' trees of rows one after another, by rank."""
+        return values
+
+    def texts(self, text: str) -> list[str]:
+        """Every process's text."""
+        return [text]
+
+    def share_model(self, model: nn.Module) -> None:
+        """Everybody gets the parameters and buffers of rank 0's model."""
+
+    def agree(self, bad: Sequence[int], round: int, what: str) -> None:
+        """Raise on all processes alike when one of them has clients that are not finite."""
+        everywhere = self.gather([len(bad), *sorted(bad)[: TOLD - 1], *[0] * (TOLD - 1)][:TOLD])
+        clients = [int(i) for told in everywhere for i in told[1 : 1 + min(told[0], TOLD - 1)]]
+        if clients:
+            raise DivergenceError.of(sorted(set(clients)), round, what)
+
+    def require_same(self, settings: dict[str, str]) -> None:
+        """Refuse processes with different code or experiments, on all of them."""
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Around what may fail on one process alone: the others are told."""
+        yield
+
+    def close(self) -> None:
+        """Leave the others."""
+
+
+class Processes(World):
+    """One of several processes, joined over torch.distributed."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
+        self.rank, self.size, self._timeout = rank, size, timeout
+        self._store, self.open = store, True
+        self.post = Post()
+
+    def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
+        own = torch.tensor(list(numbers), dtype=torch.int64)
+        return torch.stack(self._gathered(own)).numpy()
+
+    def sum(self, values: T) -> T:
+        leaves = tree.leaves(values)
+        summed: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+            flat = torch.cat([leaves[i].reshape(-1) for i in places])
+            self._call(partial(dist.all_reduce, flat, group=self.post.group))
+            parts = torch.split(flat, [leaves[i].numel() for i in places])
+            for i, part in zip(places, parts, strict=True):
+                summed[i] = part.view(leaves[i].shape)
+        return tree.with_leaves(values, [summed[i] for i in range(len(leaves))])
+
+    def largest(self, values: Tensor) -> Tensor:
+        values = values.clone()
+        self._call(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.post.group))
+        return values
+
+    def rows(self, values: T) -> T:
+        def gathered(leaf: Tensor) -> Tensor:
+            counts = self.gather([len(leaf)])[:, 0]
+            padded = leaf.new_zeros((int(counts.max()), *leaf.shape[1:]))
+            padded[: len(leaf)] = leaf
+            parts = zip(self._gathered(padded), counts, strict=True)
+            return torch.cat([part[:count] for part, count in parts])
+
+        return tree.map(gathered, values)
+
+    def texts(self, text: str) -> list[str]:
+        encoded = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        lengths = self.gather([len(encoded)])[:, 0]
+        padded = torch.zeros(max(1, int(lengths.max())), dtype=torch.uint8)
+        padded[: len(encoded)] = encoded
+        every = zip(self._gathered(padded), lengths, strict=True)
+        return [bytes(part[:length].tolist()).decode() for part, length in every]
+
+    def _gathered(self, own: Tensor) -> list[Tensor]:
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        self._call(lambda: dist.all_gather(every, own.contiguous(), group=self.post.group))
+        return every
+
+    def share_model(self, model: nn.Module) -> None:
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                shared = tensor.detach().clone().contiguous()
+                source = self.post.peer(0)
+                self._call(partial(dist.broadcast, shared, source, group=self.post.group))
+                tensor.copy_(shared)
+
+    def require_same(self, settings: dict[str, str]) -> None:
+        first = json.loads(self.texts(json.dumps(settings))[0])
+        wrong = ""
+        for name in sorted(settings.keys() | first.keys()):
+            if settings.get(name) != first.get(name):
+                wrong = f"{name} = {settings.get(name)} on rank {self.rank}, and {first.get(name)}"
+                break
+        told = [text for text in self.texts(wrong) if text]
+        if told:
+            raise ValueError(
+                f"All processes need the same program and experiment, got {told[0]} on rank 0; "
+                "start them with the same arguments, code and data."
+            )
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except LostError as error:
+            raise self._explain(error) from error
+        except (WorkerError, DivergenceError):  # all processes raise these alike
+            raise
+        except BaseException as error:
+            self._leave_note(error)
+            raise
+
+    def _call(self, collective: Callable[[], Any]) -> None:
+        try:
+            collective()
+        except RuntimeError as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> WorkerError:
+        """Who is to blame for a wait that ended with this error, found out with the others."""
+        self._disconnect()  # whoever waits for this process ends its wait, too
+        reason = str(error).lower()
+        hung = "timed out" in reason or "timeout" in reason
+        try:
+            self._store.set(f"alive/{self.rank}", "1")
+            notes, silent = self._ask_around()
+            self._linger()
+        except RuntimeError:  # with rank 0 the store is gone, too
+            notes, silent = {}, [0]
+        if notes:
+            rank, note = next(iter(notes.items()))
+            return WorkerError(f"Rank {rank} failed: {note}", ranks=[rank])
+        if not silent:
+            return WorkerError(f"Processes lost each other: {_first(error)}.", ranks=[])
+        who = _ranks(silent)
+        how = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
+        remedy = "look at its machine, or raise the timeout" if hung else "look at its output"
+        return WorkerError(f"{who} {how}; {remedy}. The last checkpoint is intact.", ranks=silent)
+
+    def _ask_around(self) -> tuple[dict[int, str], list[int]]:
+        """Notes that failing processes left, and processes that say nothing at all."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        end = time.monotonic() + GRACE
+        while True:
+            failed = [rank for rank in others if self._store.check([f"failed/{rank}"])]
+            if failed:
+                return {rank: self._store.get(f"failed/{rank}").decode() for rank in failed}, []
+            silent = [rank for rank in others if not self._store.check([f"alive/{rank}"])]
+            if not silent or time.monotonic() > end:
+                return {}, silent
+            time.sleep(0.05)
+
+    def _leave_note(self, error: BaseException) -> None:
+        if not self.open:
+            return
+        note = str(error) or type(error).__name__
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"failed/{self.rank}", note)
+            self._store.set(f"alive/{self.rank}", "1")
+            self._disconnect()
+            self._linger()
+
+    def _linger(self) -> None:
+        """Rank 0 may hold the store: it stays until the others have read what they need."""
+        self._store.set(f"read/{self.rank}", "1")
+        end = time.monotonic() + GRACE
+        while self.rank == 0 and time.monotonic() < end:
+            waiting = [
+                rank for rank in range(1, self.size) if not self._store.check([f"read/{rank}"])
+            ]
+            if not waiting:
+                return
+            time.sleep(0.05)
+
+    def _disconnect(self) -> None:
+        if self.open:
+            self.open = False
+            with contextlib.suppress(RuntimeError, ValueError, AssertionError):
+                dist.destroy_process_group()
+
+    def close(self) -> None:
+        self._disconnect()
+
+
+@cache
+def code_digest() -> str:
+    """A hash of this package's source, which all processes must share."""
+    digest = hashlib.blake2b(digest_size=16)
+    root = Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def launched() -> bool:
+    """Whether torchrun, or a script of the user's own, has made this process one of several."""
+    named = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    return dist.is_available() and (dist.is_initialized() or named)
+
+
+def restarts() -> int:
+    """How often torchrun has started this process again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+_joined: Processes | None = None  # which this process has joined last
+
+
+def speaking(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that may fail on one process alone, after it has joined others: they are told."""
+
+    @wraps(function)
+    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            if _joined is None or not _joined.open:
+                raise
+            with _joined.speaking():
+                raise error
+
+    return telling
+
+
+def join(timeout: float = TIMEOUT) -> World:
+    """The world that torchrun or the user has launched; joined once, however many runs use it."""
+    global _joined
+    if _joined is not None and _joined.open:
+        return _joined
+    if dist.is_initialized():
+        store = dist.distributed_c10d._get_default_store()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        _joined = Processes(PrefixStore("undrift", store), rank, size, timeout)
+        return _joined
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=timeout))))
+    except RuntimeError as error:
+        raise WorkerError(
+            f"Rank {rank} needs to reach rank 0 at {address}, got no answer within {timeout:g} s; "
+            "start rank 0 and check MASTER_ADDR and MASTER_PORT.",
+            ranks=[0],
+        ) from error
+    # Keys of their own for every attempt: a store that outlives a restart still has the addresses
+    # of the dead.
+    return meet(PrefixStore(f"undrift/{restarts()}", store), rank, size, timeout)
+
+
+def meet(
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: float,
+    watch: Callable[[], None] = lambda: None,
+) -> Processes:
+    """Wait for all processes, then connect them; `watch` may raise while they are awaited."""
+    global _joined
+    store.set(f"here/{rank}", "1")
+    missing = [each for each in range(size) if each != rank]
+    end = time.monotonic() + timeout
+    while missing:
+        watch()
+        missing = [each for each in missing if not store.check([f"here/{each}"])]
+        if missing and time.monotonic() > end:
+            raise WorkerError(
+                f"A run of {size} processes needs all of them, got nothing from "
+                f"{_ranks(missing).lower()} within {timeout:g} s; start every rank with the same "
+                "MASTER_ADDR, MASTER_PORT and WORLD_SIZE.",
+                ranks=missing,
+            )
+        time.sleep(0.02)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+        )
+    except RuntimeError as error:
+        raise WorkerError(
+            f"Processes need to connect to each other, rank {rank} could not: {_first(error)}; "
+            "look for a rank that has ended, and set GLOO_SOCKET_IFNAME to the network's "
+            "interface.",
+            ranks=[],
+        ) from error
+    _joined = Processes(store, rank, size, timeout)
+    return _joined
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}"
+    return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _first(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
