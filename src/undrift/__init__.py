@@ -67,7 +67,13 @@ from undrift.devices import Device, Fleet
 from undrift.engine.execute import Upload
 from undrift.engine.run import Run
 from undrift.engine.simulate import simulate
-from undrift.errors import CheckpointError, DataError, DivergenceError, UndriftError
+from undrift.errors import (
+    CheckpointError,
+    DataError,
+    DivergenceError,
+    UndriftError,
+    WorkerError,
+)
 from undrift.participation import Bernoulli, Cohorts, FixedSize, WithReplacement
 from undrift.record import PeerRecord, Record, Totals
 from undrift.rule import SGD, Adam, Momentum
@@ -156,6 +162,7 @@ __all__ = [
     "Upload",
     "Vector",
     "WithReplacement",
+    "WorkerError",
     "data",
     "devices",
     "exponential",

@@ -13,16 +13,21 @@ from rich.console import Console
 from rich.table import Table
 
 import undrift as ud
-from undrift import catalogue, show, trial
-from undrift.check import nearest, require_choice
+from undrift import catalogue, launch, show, trial
+from undrift.check import nearest, require, require_choice
 from undrift.data_command import data_app
+from undrift.engine.simulate import require_shares
+from undrift.engine.world import TIMEOUT, joined, launched, restarted, speaking
 from undrift.options import (
     OUTPUT,
     Force,
     Json,
+    MaxRestarts,
     Out,
+    Processes,
     Quiet,
     Seed,
+    Timeout,
     build,
     flags_of,
     setting,
@@ -65,46 +70,69 @@ def _make_run(cls: type) -> Any:
         force: Force = False,
         as_json: Json = False,
         quiet: Quiet = False,
+        processes: Processes = None,
+        max_restarts: MaxRestarts = launch.RESTARTS,
+        timeout: Timeout = TIMEOUT,
         **options: Any,
     ) -> None:
         hyper = {name: options.pop(name) for name in (field.name for field in fields(cls))}
         ground = setting(**options)
         ground.check([cls])
-        run = ground.start(
-            build(cls, hyper),
-            seed,
-            checkpoint=checkpoint or resume,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-        )
-        folder = trial.claim(out, method, force=force, going_on=resume is not None)
-        journal = trial.Journal(folder / "records.jsonl", after=run.record)
-        console = Console(stderr=True)
+        kept = {
+            "checkpoint": checkpoint or resume,
+            "checkpoint_every": checkpoint_every,
+            "resume": resume,
+        }
+        going_on = resume is not None or restarted()
+        if processes is not None and processes != 1 and not launched():
+            require(processes >= 1, "--processes", "a number >= 1", processes)
+            require_shares(processes, ground.prepare(seed)[1])
+            ground.start(build(cls, hyper), seed)  # refuses bad input, once and not by everybody
+            folder = trial.claim(out, method, force=force, going_on=going_on)
+            _in_processes(folder, processes, max_restarts if kept["checkpoint"] else 0)
+        run = ground.start(build(cls, hyper), seed, timeout=timeout, **kept)
+        head = run.world.head
+        folder = trial.claim(out, method, force=force, going_on=going_on, write=head)
+        journal = trial.Journal(folder / "records.jsonl" if head else None, after=run.record)
+        console = Console(stderr=True, quiet=not head)
         console.print(f"{run.algorithm!r}, {run.mode} ({run.why})", highlight=False)
+        if run.world.size > 1:
+            again = f", going on from round {run.round}" if restarted() else ""
+            console.print(f"{run.world.size} processes{again}", highlight=False)
         show.one_step([run.algorithm], console)
         stopped, diverged = False, None
         try:
-            stopped = show.follow(run, journal.add, console, quiet=quiet)
+            stopped = show.follow(run, journal.add, console, quiet=quiet or not head)
         except ud.DivergenceError as error:
             diverged = error  # shown after what was reached
         outcome = trial.Outcome(journal.records, run.totals)
-        if outcome.records:
+        if outcome.records and head:
             show.table({cls.__name__: [outcome]}, ground, show.paper(stderr=as_json))
             show.plot({cls.__name__: [outcome]}, folder, console, cls.__name__)
         console.print(f"Records and plots: {folder}", highlight=False)
         if as_json:
-            print(json.dumps(show.final(run, outcome)))
+            final = json.dumps(show.final(run, outcome))  # for which peers need each other
+            if head:
+                print(final)
         if diverged is not None:
             raise diverged
         if stopped:
             raise typer.Exit(130)
 
     command.__doc__ = (inspect.getdoc(cls) or "").splitlines()[0]
-    return spell_out(command, flags_of(cls))
+    return spell_out(speaking(command), flags_of(cls))
 
 
 for _method, _cls in METHODS.items():
     run_app.command(_method)(_make_run(_cls))
+
+
+def _in_processes(folder: Path, processes: int, max_restarts: int) -> None:
+    """Start this command again, in several processes, and end as they do."""
+    arguments = launch.without_option(sys.argv[1:], "--processes")
+    arguments = launch.without_option(arguments, "--out")
+    code = launch.in_processes([*arguments, "--out", str(folder)], processes, max_restarts)
+    raise typer.Exit(code)
 
 
 def compare(
@@ -283,8 +311,13 @@ def main() -> None:
             arguments[1] = _known(arguments[1]).__name__.lower()
         app(arguments)
     except (ValueError, ud.UndriftError, OSError, ImportError) as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", highlight=False, markup=False)
-        sys.exit(2 if isinstance(error, ValueError) else 1)
+        # Rank 0 hears of every process's error and says it; unless it is rank 0 that is lost.
+        heard = launch.rank() != 0 and joined() and 0 not in getattr(error, "ranks", [])
+        paper = Console(stderr=True, quiet=heard)
+        paper.print(f"Error: {error}", style="red", highlight=False, markup=False)
+        launch.leave(2 if isinstance(error, ValueError) else 1, error)
     except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped; what was done is kept.")
-        sys.exit(130)
+        Console(stderr=True, quiet=launch.rank() != 0).print("Stopped; what was done is kept.")
+        launch.leave(130)
+    except SystemExit as end:
+        launch.leave(end.code if isinstance(end.code, int) else 0)

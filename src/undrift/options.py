@@ -19,7 +19,7 @@ from undrift.schedule import parse as parse_number
 DEFAULT_LR = 0.1
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
-DEVICES = "Devices"
+DEVICES, PROCESSES = "Devices", "Processes"
 Data = Annotated[str, typer.Option(help=", ".join(NAMES) + ".", rich_help_panel=DATA)]
 DataDir = Annotated[
     Path | None,
@@ -146,6 +146,28 @@ Out = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace --out.", rich_help_panel=OUTPUT)]
 Json = Annotated[bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        help="How many processes of this machine share the clients. On several machines: "
+        "torchrun ... -m undrift run ...",
+        rich_help_panel=PROCESSES,
+    ),
+]
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        help="How often --processes starts again from --checkpoint when one is lost.",
+        rich_help_panel=PROCESSES,
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        help="Seconds without an answer after which a process counts as hung.",
+        rich_help_panel=PROCESSES,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.", rich_help_panel=OUTPUT)]
 
 

@@ -161,5 +161,5 @@ def final(run: Run, outcome: Outcome) -> dict[str, Any]:
         "seconds": run.totals.seconds,
         "simulated_seconds": run.totals.simulated_seconds or None,
         **peer_figures([outcome]),
-        "model_sha256": run.model_sha256,
+        "model_sha256": run.model_sha256 if run.whole else None,
     }

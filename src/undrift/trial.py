@@ -30,6 +30,7 @@ from undrift.devices import Fleet, Trace
 from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
 from undrift.engine.simulate import simulate
+from undrift.engine.world import restarted
 from undrift.forms import parse_model, parse_participation, parse_slowdown, parse_work
 from undrift.record import PeerRecord, Record, Totals
 
@@ -244,11 +245,20 @@ def _written_here(path: Path) -> bool:
     )
 
 
-def claim(out: Path | None, name: str, *, force: bool, going_on: bool = False) -> Path:
-    """The folder to write to; never one that holds something else, unless told so."""
+def claim(
+    out: Path | None, name: str, *, force: bool, going_on: bool = False, write: bool = True
+) -> Path:
+    """The folder to write to; never one that holds something else, unless told so.
+
+    Of several processes one writes; for the others there is nothing to claim.
+    """
     if out is None:
         numbered = (Path("runs") / f"{name}-{i}" for i in range(1, 10**6))
-        out = next(path for path in numbered if not path.exists())
+        free = next(path for path in numbered if not path.exists())
+        last = Path("runs") / f"{name}-{int(free.name.rpartition('-')[2]) - 1}"
+        out = last if restarted() and last.exists() else free  # ours, before it was started again
+    if not write:
+        return out
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out needs a folder, got the file {str(out)!r}.")
     if out.exists() and any(out.iterdir()) and not going_on:
@@ -268,12 +278,15 @@ def claim(out: Path | None, name: str, *, force: bool, going_on: bool = False) -
 class Journal:
     """Records as JSON lines, one flushed line each; going on drops what a resume repeats."""
 
-    def __init__(self, path: Path, *, after: Record | None = None) -> None:
+    def __init__(self, path: Path | None, *, after: Record | None = None) -> None:
+        """Without a path they are kept in memory only."""
         self.records: list[Record] = []
+        self._path = path
+        if path is None:
+            return
         if after is not None:
             # The record of the checkpoint itself may not have been written before a kill.
             self.records = [r for r in read_records(path) if r.round < after.round] + [after]
-        self._path = path
         lines = "".join(json.dumps(record.to_dict()) + "\n" for record in self.records)
         part = path.with_suffix(".part")
         part.write_text(lines)
@@ -281,8 +294,9 @@ class Journal:
 
     def add(self, record: Record) -> None:
         self.records.append(record)
-        with self._path.open("a") as file:
-            file.write(json.dumps(record.to_dict()) + "\n")
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(record.to_dict()) + "\n")
 
 
 def read_records(path: Path) -> list[Record]:

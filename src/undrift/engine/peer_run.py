@@ -75,8 +75,12 @@ class PeerRun(Run):
         if self.world.size == 1:
             self._whole = state
 
+    @property
+    def whole(self) -> bool:
+        return self._whole is not None or self.world.open
+
     def _require_others(self, what: str) -> None:
-        if isinstance(self.world, Processes) and not self.world.open:
+        if not self.whole:
             raise UndriftError(
                 f"run.{what} needs the other processes, got a run that has let them go; read it "
                 "before the run is closed."

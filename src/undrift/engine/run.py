@@ -26,7 +26,7 @@ from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.probe import Facts
 from undrift.engine.round import play
-from undrift.engine.world import World, code_digest, restarts
+from undrift.engine.world import World, code_digest, restarted
 from undrift.errors import CheckpointError, DivergenceError, UndriftError
 from undrift.record import Record, Totals
 from undrift.schedule import resolve
@@ -91,6 +91,11 @@ class Run(Iterator[Record]):
     @property
     def x(self) -> Vector:
         return self.state.x  # type: ignore[no-any-return]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the state can be seen from here."""
+        return True
 
     @property
     def mean(self) -> Vector:
@@ -204,7 +209,7 @@ class Run(Iterator[Record]):
         self._experiment = experiment | disk.without_addresses(settings)
         self.world.require_same(self._experiment | self._manner())
         saved = checkpoint is not None and shards.hold_checkpoints(Path(checkpoint), self.world)
-        if saved and resume is None and restarts():
+        if saved and resume is None and restarted():
             resume = checkpoint  # whoever started these processes again means them to go on
         if resume is not None:
             self._load(Path(resume))
@@ -248,7 +253,7 @@ class Run(Iterator[Record]):
         try:
             parts, whole = shards.read(folder, self.world, lambda path, t: disk.read(path, t, *how))
         except CheckpointError:
-            if restarts() and not shards.complete(folder, self.world):
+            if restarted() and not shards.complete(folder, self.world):
                 return  # killed before everybody had saved once: there is nothing to go on from
             raise
         saved = self._joined(parts) if whole else parts[0]

@@ -128,7 +128,7 @@ def simulate(
     require_positive("simulate", timeout=timeout)
     many = processes is None or (is_whole(processes) and processes >= 1)
     require(many, "simulate", "processes >= 1, a whole number or None", processes)
-    _require_shares(processes or 1, clients, tap)
+    require_shares(processes or 1, clients, tap)
     if clip is not None:
         require_positive("simulate", clip=clip)
     require_choice("simulate", "mode", mode, ("auto", "loop", "stacked"))
@@ -151,7 +151,7 @@ def simulate(
             resolve(algorithm, t)
 
     world = enter(simulate, arguments)
-    _require_shares(world.size, clients, tap)
+    require_shares(world.size, clients, tap)
     if world.size > 1:
         model = copy.deepcopy(model)
         world.share_model(model)
@@ -204,7 +204,8 @@ def simulate(
     return follow(run)
 
 
-def _require_shares(processes: int, clients: Clients, tap: Tap | None) -> None:
+def require_shares(processes: int, clients: Clients, tap: Tap | None = None) -> None:
+    """Refuse processes without a client, and what only one process could do."""
     enough = len(clients) >= processes
     expected = f"at least one client for each of {processes} processes"
     require(enough, "A run", expected, len(clients), "start fewer processes")

@@ -47,6 +47,7 @@ class World:
     """One process, which is everybody."""
 
     rank, size = 0, 1
+    open = True  # whether the others can be asked
 
     @property
     def head(self) -> bool:
@@ -278,7 +279,16 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
+def restarted() -> bool:
+    return launched() and restarts() > 0
+
+
 _joined: Processes | None = None  # which this process has joined last
+
+
+def joined() -> bool:
+    """Whether this process has met others."""
+    return _joined is not None
 
 
 def speaking(function: Callable[P, R]) -> Callable[P, R]:

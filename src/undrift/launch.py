@@ -1,0 +1,73 @@
+"""`undrift run --processes n`: the same command in n processes, started again when one is lost.
+
+torch's own elastic agent does the work. A worker that ends with an error that would come again,
+such as a diverged run, reports its exit code in a file and is not restarted; one that was lost is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from undrift.engine.spawn import threads_for
+from undrift.engine.world import launched
+from undrift.errors import WorkerError
+
+RESTARTS = 3
+_RESULT = "UNDRIFT_RESULT"  # the environment variable that names the file of the exit code
+
+
+def rank() -> int:
+    """Of this process among those that torchrun has started; 0 when it is alone."""
+    return int(os.environ["RANK"]) if launched() and "RANK" in os.environ else 0
+
+
+def without_option(arguments: Sequence[str], option: str) -> list[str]:
+    """A command line without an option and its value."""
+    kept, skip = [], False
+    for argument in arguments:
+        if skip or argument == option or argument.startswith(f"{option}="):
+            skip = argument == option and not skip
+            continue
+        kept.append(argument)
+    return kept
+
+
+def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) -> int:
+    """Run `python -m undrift ARGUMENTS` in so many processes; the exit code."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads_for(processes)))
+    # Without it workers of a second attempt may read the addresses of the first, and fail again.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL + 1)
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "exit-code"
+        os.environ[_RESULT] = str(result)
+        given = ["--standalone", "--nproc-per-node", str(processes), "--monitor-interval", "0.1"]
+        given += ["--max-restarts", str(max_restarts), "-m", "undrift", *arguments]
+        try:
+            run(parse_args(given))  # type: ignore[no-untyped-call]
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            if not result.exists():
+                return failure.exitcode if failure.exitcode > 0 else 1
+        except SignalException as signal:
+            return 128 + int(signal.sigval)
+        return int(result.read_text()) if result.exists() else 0
+
+
+def leave(code: int, error: BaseException | None = None) -> None:
+    """End this process: with the exit code, or with a report of it to whoever would restart it."""
+    result = os.environ.get(_RESULT)
+    if result is not None and launched() and not isinstance(error, WorkerError):
+        if code:
+            Path(result).write_text(str(code))
+        sys.exit(0)
+    sys.exit(code)

@@ -1,0 +1,139 @@
+"""Workers that are killed or stopped: the job goes on from its checkpoints, or says who is hung."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROUNDS = 120
+COMMON = ["--clients", "6", "--rounds", str(ROUNDS), "--evaluate-every", "40", "--quiet", "--json"]
+METHODS = {
+    "scaffold": ["--work", "steps:10", "--lr", "0.05"],
+    "marsit": ["--lr", "0.05", "--server-lr", "0.002", "--period", "50"],  # a ring in every round
+    "netfleet": ["--topology", "ring", "--work", "steps:5", "--lr", "0.02"],
+}
+
+
+class Job:
+    """`undrift run METHOD --processes 2` on its way."""
+
+    def __init__(self, folder: Path, method: str, *options: str) -> None:
+        self.records = folder / "out" / "records.jsonl"
+        command = [sys.executable, "-m", "undrift", "run", method, *METHODS[method], *COMMON]
+        command += ["--processes", "2", "--out", str(folder / "out"), *options]
+        self.output = folder / "output"
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                cwd=folder,
+            )
+
+    def workers(self) -> list[int]:
+        pid = self.process.pid
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def rounds(self) -> int:
+        return len(self.records.read_text().splitlines()) if self.records.exists() else 0
+
+    def await_rounds(self, count: int, seconds: float) -> float:
+        """Seconds until so many rounds are recorded."""
+        start = time.monotonic()
+        while self.rounds() < count:
+            assert self.process.poll() is None, self.output.read_text()
+            assert time.monotonic() - start < seconds, self.output.read_text()
+            time.sleep(0.02)
+        return time.monotonic() - start
+
+    def finish(self, seconds: float = 120) -> dict[str, object]:
+        assert self.process.wait(seconds) == 0, self.output.read_text()
+        lines = [line for line in self.output.read_text().splitlines() if line.startswith("{")]
+        return json.loads(lines[-1])
+
+    def stop(self) -> None:
+        for pid in [*self.workers(), self.process.pid] if self.process.poll() is None else []:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The hash that every interrupted run of a method must end with."""
+    made: dict[str, object] = {}
+
+    def hash_of(method: str) -> object:
+        if method not in made:
+            job = Job(tmp_path_factory.mktemp(method), method)
+            made[method] = job.finish()["model_sha256"]
+        return made[method]
+
+    return hash_of
+
+
+def killed_and_recovered(folder: Path, method: str, victim: int, after: int, wait: float) -> object:
+    """Kill one of the workers after so many rounds and some milliseconds; the final hash."""
+    checkpoints = ["--checkpoint", str(folder / "saved"), "--checkpoint-every", "5"]
+    job = Job(folder, method, *checkpoints, "--timeout", "60")
+    try:
+        job.await_rounds(after, 90)
+        time.sleep(wait)
+        os.kill(job.workers()[victim], signal.SIGKILL)
+        # Records are written again from the checkpoint on: wait for ones beyond the kill.
+        time.sleep(1)
+        job.await_rounds(min(ROUNDS, job.rounds() + 6), 30)
+        final = job.finish()
+    finally:
+        job.stop()
+    assert "going on from round" in job.output.read_text()
+    rounds = [json.loads(line)["round"] for line in job.records.read_text().splitlines()]
+    assert rounds == list(range(1, ROUNDS + 1))
+    return final["model_sha256"]
+
+
+def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_hash(
+    tmp_path, uninterrupted
+):
+    found = killed_and_recovered(tmp_path, "marsit", victim=1, after=23, wait=0.013)
+    assert found == uninterrupted("marsit")
+
+
+TRIALS = [
+    (method, random.Random(i).randrange(2), random.Random(i).randrange(5, 60), 0.007 * i)
+    for i, method in enumerate(["scaffold", "marsit", "netfleet"] * 3 + ["marsit"])
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("method", "victim", "after", "wait"), TRIALS)
+def test_ten_kills_out_of_ten_recover(tmp_path, uninterrupted, method, victim, after, wait):
+    found = killed_and_recovered(tmp_path, method, victim, after, wait)
+    assert found == uninterrupted(method)
+
+
+def test_a_stopped_worker_is_found_within_the_timeout_and_named(tmp_path):
+    timeout = 6.0
+    job = Job(tmp_path, "scaffold", "--rounds", "100000", "--timeout", str(timeout))
+    try:
+        job.await_rounds(5, 90)
+        os.kill(job.workers()[1], signal.SIGSTOP)
+        start = time.monotonic()
+        while "has not answered" not in job.output.read_text():
+            assert time.monotonic() - start < timeout + 15, job.output.read_text()
+            time.sleep(0.1)
+        seconds = time.monotonic() - start
+    finally:
+        job.stop()
+    told = " ".join(job.output.read_text().split())
+    assert re.search(r"Error: Rank 1 has not answered for 6 s; .*checkpoint is intact\.", told)
+    assert seconds < timeout + 10
