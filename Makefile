@@ -7,7 +7,7 @@ WORKERS ?= auto
 CODE := src tests examples benchmarks
 ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
 
-.PHONY: demo test lint test-fast test-long bench format clean
+.PHONY: demo test lint test-fast test-long bench bench-network format clean
 
 demo: $(READY)  ## compare six methods on the embedded digits: a table, curves and records
 	$(BIN)/undrift compare $(ALL) --lr 0.03,0.1,0.3 --seeds 2 --rounds 20 --clients 20 \
@@ -30,6 +30,11 @@ test-long: $(READY)  ## the statistical and exhaustive checks, minutes
 bench: $(READY)  ## one-bit operations and the cost of minibatches on this machine
 	$(BIN)/python benchmarks/onebit.py
 	$(BIN)/python benchmarks/batches.py
+
+bench-network: $(READY)  ## processes, and links limited by network namespaces (root), minutes
+	$(BIN)/python -m benchmarks.processes
+	$(BIN)/python -m benchmarks.wire
+	$(BIN)/python -m benchmarks.time_to_accuracy
 
 format: $(READY)
 	$(BIN)/ruff format $(CODE)

@@ -1,6 +1,6 @@
 """undrift: training on heterogeneous data without client drift."""
 
-from undrift import data, devices, merge, models, route, schedule, topology
+from undrift import cost, data, ddp, devices, merge, models, route, schedule, topology
 from undrift.accelerated import Accelerated
 from undrift.algorithms import (
     ALGORITHMS,
@@ -163,7 +163,9 @@ __all__ = [
     "Vector",
     "WithReplacement",
     "WorkerError",
+    "cost",
     "data",
+    "ddp",
     "devices",
     "exponential",
     "group_norm",

@@ -44,6 +44,15 @@ def unpack_signs(bits: Tensor, size: int, dtype: torch.dtype, scale: float = 1.0
     return torch.from_numpy(_look_up(bits, size, _signs_of_byte(dtype, scale))).view(dtype)
 
 
+def unpack_signs_into(out: Tensor, bits: Tensor) -> None:
+    """As `unpack_signs` with the scale 1, into the memory of `out`, a vector."""
+    if out.device.type != "cpu" or not out.is_contiguous():
+        out.copy_(unpack_signs(bits, out.shape[0], out.dtype))
+        return
+    values: NDArray[Any] = out.detach().view(_SAME_SIZE[out.dtype.itemsize]).numpy()
+    _look_up_into(values, bits, _signs_of_byte(out.dtype, 1.0))
+
+
 @lru_cache(maxsize=32)
 def _signs_of_byte(dtype: torch.dtype, scale: float) -> NDArray[Any]:
     """(256, 8) what each byte unpacks to, as integers of the dtype's size."""
@@ -201,9 +210,14 @@ def _less(out: NDArray[np.uint64], a: int, q: int, rng: np.random.Generator) -> 
 
 def _look_up(bits: Tensor, size: int, table: NDArray[Any]) -> NDArray[Any]:
     """The rows of table (256, 8) that the bytes name, one after another."""
-    packed = _packed(bits)
-    _require_bytes("Unpacking", packed, size)
     values = np.empty(size, table.dtype)
+    _look_up_into(values, bits, table)
+    return values
+
+
+def _look_up_into(values: NDArray[Any], bits: Tensor, table: NDArray[Any]) -> None:
+    packed, size = _packed(bits), values.size
+    _require_bytes("Unpacking", packed, size)
     whole = size // 8
     rows = values[: 8 * whole].reshape(-1, 8)
     for start in range(0, whole, _BLOCK // 8):
@@ -212,7 +226,6 @@ def _look_up(bits: Tensor, size: int, table: NDArray[Any]) -> NDArray[Any]:
         np.take(table, packed[start:stop], axis=0, out=rows[start:stop], mode="clip")
     if size % 8:
         values[8 * whole :] = table[packed[whole], : size % 8]
-    return values
 
 
 def _fill_rows(rows: NDArray[np.uint8], data: NDArray[np.uint8], width: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from numpy.random import Generator
 from torch import Tensor, nn
@@ -152,7 +152,8 @@ class Merge(ABC):
     """
 
     lossy: bool = True  # whether the result may differ from the mean
-    backend: Literal["mean", "max"] | None = None  # what a backend's own all-reduce calls this
+    # What a backend's own all-reduce calls it, where it knows it.
+    backend: ClassVar[Literal["mean", "max"] | None] = None
 
     @property
     def draws(self) -> frozenset[str]:
@@ -187,6 +188,10 @@ class Merge(ABC):
 
     @abstractmethod
     def finish(self, data: Tensor, count: int, like: Vector) -> Vector: ...
+
+    def finish_into(self, out: Vector, data: Tensor, count: int) -> None:
+        """As `finish`, for those that can spare the copy."""
+        out.copy_(self.finish(data, count, out))
 
     def nbytes(self, like: Vector, count: int, *, closed: bool) -> int | None:
         """How long `send`'s bytes (or `close`'s) are; None where only their content tells."""

@@ -19,7 +19,7 @@ the hop's position on the ring (a = m - 1, b = 1), never the worker's number.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class Mean(Merge):
     """The mean, in full precision."""
 
     lossy = False
-    backend: Literal["mean", "max"] | None = "mean"
+    backend: ClassVar[Literal["mean", "max"] | None] = "mean"
     draws = frozenset[str]()
 
     def start(self, v: Vector, rng: Generator) -> Vector:
@@ -192,6 +192,9 @@ class OneBit(Merge):
 
     def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
         return bits.unpack_signs(data, len(like), like.dtype)
+
+    def finish_into(self, out: Vector, data: Tensor, count: int) -> None:
+        bits.unpack_signs_into(out, data)
 
     def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
         return -(-len(like) // 8)

@@ -222,7 +222,7 @@ def all_reduce(
             )
     result = torch.empty_like(whole)
     for piece, data in done[0].items():
-        result[slice(*piece)] = how.finish(data, workers, whole[slice(*piece)])
+        how.finish_into(result[slice(*piece)], data, workers)
     return result
 
 

@@ -49,7 +49,8 @@ class Executor:
     chunk: int
     row_cost: float = 0.0  # of a client in a stacked step, see `groups_of_like_work`
     world: World = World()  # the processes that share the clients
-    _empty: dict[int, Any] = field(default_factory=dict, compare=False)  # what nobody uploads
+    # By exchange: what nobody uploads, and the state in which a stand-in is after it.
+    _empty: dict[int, tuple[Any, Any]] = field(default_factory=dict, compare=False)
 
     def samples(self, clients: int) -> int:
         """How many samples one operation works on in a round of so many clients."""
@@ -123,9 +124,11 @@ class Executor:
             group = Group(
                 self.task, self.planner, one, position, self.pool, Meter(1), stacked=False
             )
-            uploads, _ = self._alone(call, unpack, down, [state_of(client)], group)
-            self._empty[exchange] = tree.map(lambda leaf: torch.zeros_like(leaf[0]), uploads)
-        return tree.map(Tensor.clone, self._empty[exchange])
+            before = self._empty[exchange - 1][1] if exchange > 1 else state_of(client)
+            uploads, (after,) = self._alone(call, unpack, down, [before], group)
+            zeros = tree.map(lambda leaf: torch.zeros_like(leaf[0]), uploads)
+            self._empty[exchange] = zeros, after
+        return tree.map(Tensor.clone, self._empty[exchange][0])
 
     def _alone(
         self, call: Call, unpack: Unpack, down: Any, held: list[Any], group: Group

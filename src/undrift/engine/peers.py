@@ -73,7 +73,9 @@ class PeerExecutor:
             new = run(groups[0], nodes, comm)
         else:
             new = self._in_turns(run, groups, nodes, exchange)
-        bad = exchange.bad | _not_finite(new, self.world.nodes(exchange.size))
+        # Who sent it first: what it has spread to is not at fault.
+        self.world.agree(sorted(exchange.bad), plan.t + 1, "messages")
+        bad = _not_finite(new, self.world.nodes(exchange.size))
         self.world.agree(sorted(bad), plan.t + 1, "models")
         return new
 

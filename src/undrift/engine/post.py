@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -85,21 +86,12 @@ class Transit:
         self._post, self._expected = post, expected
         self._headers = [torch.empty(3, dtype=torch.int64) for _ in expected]
         self._payloads: list[Tensor | None] = [
-            None if each.nbytes is None else torch.empty(each.nbytes, dtype=torch.uint8)
-            for each in expected
+            None if each.nbytes is None else _buffer(each.nbytes) for each in expected
         ]
         self._kept: list[Tensor] = []  # what the backend reads until it has been sent
+        # Receives before sends: a peer that waits to be told that it may send is told sooner.
         first: list[_Operation] = []
         rest: list[_Operation] = []
-        sent: Counter[int] = Counter()
-        for letter in letters:
-            header = torch.tensor([_tag(letter.label), len(letter.data), flag])
-            rest.append(_Operation(dist.isend, header, letter.rank, 2 * sent[letter.rank]))
-            if len(letter.data):
-                data, tag = letter.data.contiguous(), 2 * sent[letter.rank] + 1
-                rest.append(_Operation(dist.isend, data, letter.rank, tag))
-            sent[letter.rank] += 1
-            post.sent += HEADER + len(letter.data)
         come: Counter[int] = Counter()
         self._tags = []
         for each, header, payload in zip(expected, self._headers, self._payloads, strict=True):
@@ -111,6 +103,15 @@ class Transit:
                 rest.append(_Operation(dist.irecv, payload, each.rank, tag + 1))
             self._tags.append(tag + 1)
             come[each.rank] += 1
+        sent: Counter[int] = Counter()
+        for letter in letters:
+            header = torch.tensor([_tag(letter.label), len(letter.data), flag])
+            rest.append(_Operation(dist.isend, header, letter.rank, 2 * sent[letter.rank]))
+            if len(letter.data):
+                data, tag = letter.data.contiguous(), 2 * sent[letter.rank] + 1
+                rest.append(_Operation(dist.isend, data, letter.rank, tag))
+            sent[letter.rank] += 1
+            post.sent += HEADER + len(letter.data)
         works = self._start([*first, *rest])
         self._first, self._rest = works[: len(first)], works[len(first) :]
 
@@ -121,7 +122,7 @@ class Transit:
         late: list[_Operation] = []
         for i, each in enumerate(self._expected):
             if self._payloads[i] is None:
-                self._payloads[i] = payload = torch.empty(self._length(i), dtype=torch.uint8)
+                self._payloads[i] = payload = _buffer(self._length(i))
                 if len(payload):
                     late.append(_Operation(dist.irecv, payload, each.rank, self._tags[i]))
         _finish([*self._start(late), *self._rest])
@@ -170,6 +171,11 @@ def _finish(works: list[tuple[Any, int]]) -> None:
             work.wait()
         except RuntimeError as error:
             raise LostError(rank, _line(error)) from error
+
+
+def _buffer(nbytes: int) -> Tensor:
+    """In NumPy's huge pages, where that is large; touching small ones costs as much as filling."""
+    return torch.from_numpy(np.empty(nbytes, np.uint8))
 
 
 def _tag(label: str) -> int:

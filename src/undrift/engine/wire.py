@@ -109,7 +109,7 @@ class _Reduction:
         self._ready: dict[tuple[int, int, Piece], Any] = {}
         self._done: dict[tuple[int, int, Piece], Tensor] = {}
         self._unread: list[tuple[int, Piece]] = []  # finished pieces not yet unpacked
-        self._results = [torch.empty_like(vector) for vector in self.like]
+        self._results = [_room(vector) for vector in self.like]
 
     def _rng(self, vector: int, purpose: str, *place: int) -> np.random.Generator:
         if purpose not in self.how.draws:
@@ -180,13 +180,19 @@ class _Reduction:
     def _unpack(self) -> None:
         for v, piece in self._unread:
             data = self._done[self._first, v, piece]
-            like = self.like[v][slice(*piece)]
-            self._results[v][slice(*piece)] = self.how.finish(data, self.workers, like)
+            self.how.finish_into(self._results[v][slice(*piece)], data, self.workers)
         self._unread.clear()
 
     def results(self) -> list[Vector]:
         self._unpack()
         return self._results
+
+
+def _room(like: Vector) -> Vector:
+    """Memory for a result, in NumPy's huge pages: small ones cost as much as filling them."""
+    if like.device.type != "cpu":
+        return torch.empty_like(like)
+    return torch.from_numpy(np.empty(like.nbytes, np.uint8)).view(like.dtype)
 
 
 _UNUSED = keyed.generator(0, "unused")

@@ -39,8 +39,12 @@ T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
-GRACE = 5.0  # seconds that others get to say that they are alive
+GRACE = 3.0  # seconds that others get to say that they are alive
 TOLD = 8  # numbers of one `agree`: how many clients, and the first of them
+
+
+class DifferentError(ValueError):
+    """Processes that were started with different experiments; all of them raise it."""
 
 
 class World:
@@ -169,7 +173,7 @@ class Processes(World):
                 break
         told = [text for text in self.texts(wrong) if text]
         if told:
-            raise ValueError(
+            raise DifferentError(
                 f"All processes need the same program and experiment, got {told[0]} on rank 0; "
                 "start them with the same arguments, code and data."
             )
@@ -180,7 +184,7 @@ class Processes(World):
             yield
         except LostError as error:
             raise self._explain(error) from error
-        except (WorkerError, DivergenceError):  # all processes raise these alike
+        except (WorkerError, DivergenceError, DifferentError):  # all processes raise these alike
             raise
         except BaseException as error:
             self._leave_note(error)
@@ -200,7 +204,7 @@ class Processes(World):
         try:
             self._store.set(f"alive/{self.rank}", "1")
             notes, silent = self._ask_around()
-            self._linger()
+            self._linger(silent)
         except RuntimeError:  # with rank 0 the store is gone, too
             notes, silent = {}, [0]
         if notes:
@@ -234,15 +238,17 @@ class Processes(World):
             self._store.set(f"failed/{self.rank}", note)
             self._store.set(f"alive/{self.rank}", "1")
             self._disconnect()
-            self._linger()
+            self._linger([])
 
-    def _linger(self) -> None:
-        """Rank 0 may hold the store: it stays until the others have read what they need."""
+    def _linger(self, silent: Sequence[int]) -> None:
+        """Rank 0 may hold the store: it stays until all that speak have read what they need."""
         self._store.set(f"read/{self.rank}", "1")
         end = time.monotonic() + GRACE
         while self.rank == 0 and time.monotonic() < end:
             waiting = [
-                rank for rank in range(1, self.size) if not self._store.check([f"read/{rank}"])
+                rank
+                for rank in range(1, self.size)
+                if rank not in silent and not self._store.check([f"read/{rank}"])
             ]
             if not waiting:
                 return
@@ -312,12 +318,16 @@ def join(timeout: float = TIMEOUT) -> World:
     global _joined
     if _joined is not None and _joined.open:
         return _joined
+    if dist.is_initialized() and dist.get_world_size() == 1:
+        return World()
     if dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
         rank, size = dist.get_rank(), dist.get_world_size()
         _joined = Processes(PrefixStore("undrift", store), rank, size, timeout)
         return _joined
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size == 1:
+        return World()
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=timeout))))

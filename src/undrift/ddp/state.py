@@ -1,0 +1,244 @@
+"""What all hooks have: parameters with numbers, their buffers, the way to other ranks, the step."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from undrift import keyed
+from undrift.check import require
+from undrift.core import Merge, Vector
+from undrift.engine import wire
+from undrift.engine.post import LostError, Post
+from undrift.errors import DivergenceError, UndriftError, WorkerError
+from undrift.merge import Largest
+from undrift.route import Route, SegmentedRing
+from undrift.route import parse as parse_route
+
+PATIENCE = 3.0  # seconds that ranks whose wait has failed give each other to say for whom it was
+
+
+@dataclass(kw_only=True, eq=False)
+class HookState(ABC):
+    """What all hooks have: a route, a step counter, and a buffer for each parameter.
+
+    Register a state of its own with each model, before the first backward pass. Parameters are
+    numbered from the model's last one on, as the first step brings them: after every start DDP
+    begins with buckets cut from the model's list of parameters, the last ones first, whatever
+    `bucket_cap_mb` and `find_unused_parameters` are (for parameters of one dtype).
+    """
+
+    allreduce: str | Route = "ring"
+    process_group: dist.ProcessGroup | None = None
+
+    name: ClassVar[str]
+
+    step: int = field(default=0, init=False)
+    _post: Post | None = field(default=None, init=False, repr=False)
+    _numbers: dict[Tensor, int] = field(default_factory=dict, init=False, repr=False)
+    _shapes: list[list[int]] = field(default_factory=list, init=False, repr=False)
+    _buffers: dict[int, Vector] = field(default_factory=dict, init=False, repr=False)
+    _agreed: bool = field(default=False, init=False, repr=False)  # with the other ranks
+    _complete: bool = field(default=False, init=False, repr=False)  # all parameters are numbered
+    _loaded: int | None = field(default=None, init=False, repr=False)  # parameters it was saved for
+
+    def __post_init__(self) -> None:
+        if dist.is_available() and dist.is_initialized():
+            self._connect()  # what does not fit is refused before training
+
+    @property
+    def bytes_sent(self) -> int:
+        """By this rank, headers included; without the backend's own all-reduces."""
+        return 0 if self._post is None else self._post.sent
+
+    @abstractmethod
+    def _combine(self, numbers: Sequence[int], g: list[Vector], dtype: torch.dtype) -> list[Vector]:
+        """The common gradients of these parameters, as `dtype` can hold them, from this rank's."""
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of this rank: each saves its own, beside the model's and the optimiser's."""
+        post = self._connect()
+        return {
+            "hook": self.name,
+            "world_size": post.size,
+            "rank": post.rank,
+            "step": self.step,
+            "shapes": [list(shape) for shape in self._shapes],
+            "buffers": {number: buffer.clone() for number, buffer in self._buffers.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the `state_dict` of the same rank; before the first step of a new process."""
+        post, who = self._connect(), f"{type(self).__name__}.load_state_dict"
+        known = isinstance(state, Mapping)
+        got = sorted(map(str, state)) if known else type(state).__name__
+        proper = known and self.state_dict().keys() <= state.keys()
+        require(proper, who, "what state_dict() returned", got)
+        require(state["hook"] == self.name, who, f"the state of hook {self.name!r}", state["hook"])
+        size, remedy = state["world_size"], "begin with a new state from the saved model"
+        require(size == post.size, who, f"a state of world size {post.size}", size, remedy)
+        mine = state["rank"] == post.rank or not state["buffers"]
+        remedy = "save and load one file for each rank"
+        require(mine, who, f"the state of rank {post.rank}", state["rank"], remedy)
+        shapes = [list(shape) for shape in state["shapes"]]
+        if self._complete and shapes != self._shapes:
+            raise self._mismatch(f"shapes {self._shapes}", shapes)
+        if not self._complete and shapes:  # one saved before its first step knows no parameters
+            self._shapes, self._loaded = shapes, len(shapes)
+        self.step, self._agreed = int(state["step"]), False
+        self._buffers = {int(n): buffer.clone() for n, buffer in state["buffers"].items()}
+
+    # Parameters
+
+    def _number(self, parameter: Tensor) -> int:
+        if parameter in self._numbers:
+            return self._numbers[parameter]
+        number, shape = len(self._numbers), list(parameter.shape)
+        if self._complete:
+            raise UndriftError(
+                f"{type(self).__name__} needs to belong to one model, got a parameter of shape "
+                f"{shape} that its first step did not have; make a state for each model."
+            )
+        if self._loaded is None:
+            self._shapes.append(shape)
+        elif number >= self._loaded or self._shapes[number] != shape:
+            held = self._shapes[number] if number < self._loaded else f"{self._loaded} parameters"
+            raise self._mismatch(f"shape {shape} for parameter {number} from its end", held)
+        self._numbers[parameter] = number
+        return number
+
+    def _mismatch(self, expected: str, got: object) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__} needs a state of this model, {expected}, got {got}; load it "
+            "beside the model it was saved with."
+        )
+
+    def _end_step(self) -> None:
+        if self._loaded is not None and len(self._numbers) != self._loaded:
+            raise self._mismatch(f"{len(self._numbers)} parameters", self._loaded)
+        self._complete = True
+        self.step += 1
+
+    def _buffer(self, number: int, like: Vector) -> Vector:
+        return self._buffers[number].to(like) if number in self._buffers else torch.zeros_like(like)
+
+    def _keep(self, numbers: Sequence[int], buffers: Sequence[Vector]) -> None:
+        self._buffers.update(zip(numbers, buffers, strict=True))
+
+    # The other ranks
+
+    def _connect(self) -> Post:
+        if self._post is None:
+            post, who = Post(self.process_group), type(self).__name__
+            backend = dist.get_backend(post.group)
+            remedy = "pass process_group=torch.distributed.new_group(backend='gloo')"
+            require(backend != "nccl", who, "a backend that sends from the CPU", backend, remedy)
+            route = parse_route(self.allreduce, post.size)
+            remedy = "take ring, torus, tree or server"
+            whole = not isinstance(route, SegmentedRing)  # segments depend on a vector's size
+            require(whole, who, "a route without segments", self.allreduce, remedy)
+            self._post = post
+        return self._post
+
+    def _reduce(
+        self,
+        vectors: list[Vector],
+        how: Merge,
+        label: str,
+        numbers: Sequence[int] = (),
+        seed: int = 0,
+    ) -> list[Vector]:
+        """Over all ranks, vector by vector; one that is not finite stops every rank."""
+        post = self._connect()
+        route = parse_route(self.allreduce, post.size)
+        draws = [partial(self._draw, seed, number) for number in numbers]
+        try:
+            results, bad = wire.all_reduce(
+                post, {post.rank: vectors}, how, route, draws, label=f"{self.name}, {label}"
+            )
+        except LostError as error:
+            raise self._absent(post, error) from error
+        if bad is not None:
+            rank = post.peer(bad)
+            raise DivergenceError(
+                f"Training needs finite gradients, got NaN or Inf from rank {rank} in step "
+                f"{self.step + 1}; lower lr and go on from the last checkpoint.",
+                round=self.step + 1,
+                clients=[rank],
+            )
+        return results
+
+    def _label(self, numbers: Sequence[int]) -> str:
+        """Both ends of a message must name the same step and parameters."""
+        return f"step {self.step}, parameters {list(numbers)}"
+
+    def _draw(self, seed: int, number: int, purpose: str, *place: int) -> np.random.Generator:
+        # The simulator's keys, so that a model of one parameter takes the simulator's way.
+        return keyed.generator(seed, f"allreduce/{purpose}", self.step, number, *place)
+
+    def _agree(self) -> None:
+        """The same settings and the same step on every rank, or an error."""
+        post = self._connect()
+        own = [(f.name, str(getattr(self, f.name))) for f in fields(self) if f.init]
+        text = str([each for each in own if each[0] != "process_group"]).encode()
+        digest = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "little")
+        mine = torch.zeros(post.size, 2, dtype=torch.float64)  # exact: both are below 2**53
+        mine[post.rank] = torch.tensor([digest, self.step], dtype=torch.float64)
+        (told,) = self._reduce([mine.view(-1)], Largest(), "settings")
+        for rank, (settings, step) in enumerate(told.view(-1, 2).tolist()):
+            for what, theirs, first in (("step", step, told[1]), ("settings", settings, told[0])):
+                if theirs != float(first):
+                    raise UndriftError(
+                        f"All ranks need to begin with the same {what}, got another on rank "
+                        f"{post.peer(rank)} than on rank {post.peer(0)}; run the same program "
+                        "everywhere, from checkpoints of one step."
+                    )
+        self._agreed = True
+
+    def _absent(self, post: Post, error: LostError) -> WorkerError:
+        lost = error.ranks[0]
+        # Without a store (its host is gone, or torch is too old) the rank waited for is named.
+        with suppress(RuntimeError, AttributeError):
+            lost = _end_of_waits(post, f"undrift/{self.name}/{self.step}", error)
+        rank = post.peer(lost)
+        return WorkerError(
+            f"Rank {rank} took no part in step {self.step + 1} ({error}); see what it says "
+            "itself, and give every rank as many batches: DistributedSampler with drop_last=True.",
+            ranks=[rank],
+        )
+
+
+def _end_of_waits(post: Post, prefix: str, error: LostError) -> int:
+    """Who is missing: the rank waited for may itself have waited in vain for another.
+
+    Everybody writes down for whom it waited; the chain ends with one that wrote nothing.
+    """
+    # A store may outlive the processes of an attempt.
+    prefix += f"/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/waited-for"
+    store = post.group.get_group_store()
+    store.set(f"{prefix}/{post.rank}", str(error.ranks[0]))
+    until = time.monotonic() + PATIENCE
+    while True:
+        at, seen = error.ranks[0], {post.rank}
+        while at not in seen and store.check([f"{prefix}/{at}"]):
+            seen.add(at)
+            at = int(store.get(f"{prefix}/{at}"))
+        if at in seen:  # all are there: a link has failed
+            return error.ranks[0]
+        if time.monotonic() >= until:
+            return at
+        time.sleep(0.05)

@@ -1,0 +1,179 @@
+"""What `test_processes.py` runs in 1, 2, 3 and 4 processes: `torchrun ... processes_job.py FOLDER`.
+
+Rank 0 writes what every part found to FOLDER/found.json and the models to FOLDER/models.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import undrift as ud
+from tests.test_contract import VARIANTS
+from undrift import testing
+from undrift.engine.world import join
+
+METHODS = {
+    **{repr(algorithm): algorithm for algorithm in VARIANTS},
+    "compressed": ud.Compressed(ud.FedACG(lr=0.1), ud.QSGD(bits=4)),
+    "accelerated": ud.Accelerated(ud.FedMLB(lr=0.1)),
+}
+# What a run is besides its method: who takes part, how it is executed, over which links.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "loop": {},
+    "stacked": {"mode": "stacked"},
+    "lonely": {"participation": 1},  # most processes have nobody in a round
+    "torus": {"allreduce": "torus:2x2"},
+    "server": {"allreduce": "server"},
+    "random links": {"topology": ud.topology.erdos_renyi(4, 0.5, seed=1)},
+}
+
+
+def settings_of(algorithm: Any) -> list[str]:
+    """All of its family where every field has its default, one for the variants."""
+    if algorithm in VARIANTS[len(ud.ALGORITHMS) :]:
+        return ["loop"]
+    if isinstance(algorithm, ud.AllReduce):
+        return ["loop", "torus", "server"]
+    if isinstance(algorithm, ud.Gossip):
+        return ["loop", "random links"]
+    return ["loop", "stacked", "lonely"]
+
+
+def runs() -> dict[str, Callable[[], ud.Run]]:
+    """Every method in every setting of its family, by name."""
+
+    def start(algorithm: Any, setting: str) -> ud.Run:
+        return testing.start(algorithm, rounds=4, evaluate_every=2, **SETTINGS[setting])
+
+    return {
+        f"{name} | {setting}": lambda a=algorithm, s=setting: start(a, s)
+        for name, algorithm in METHODS.items()
+        for setting in settings_of(algorithm)
+    }
+
+
+def finished(run: ud.Run) -> dict[str, Any]:
+    """Records without their seconds, and the hash of the model."""
+    records = [record.to_dict() for record in run]
+    for record in records:
+        del record["seconds"]
+    return {"records": records, "sha256": run.model_sha256}
+
+
+class Spoiled(nn.Module):
+    """A net whose loss is not finite for the client with the largest inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = testing.small_net()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.where(inputs.abs().max() > 50, torch.nan, 1.0) * self.inner(inputs)
+
+
+def spoiled_clients() -> ud.Clients:
+    clients = testing.small_clients()
+    pairs = [clients[i] for i in range(len(clients))]
+    pairs[3] = (pairs[3][0] + 100, pairs[3][1])
+    return ud.Clients(pairs)
+
+
+def diverged(algorithm: Any) -> str:
+    # Evaluation never sees the bad client's data: there is a test set without it.
+    clients = spoiled_clients()
+    clients.test = clients[0]
+    run = testing.start(algorithm, model=Spoiled(), clients=clients, participation=1.0)
+    before = run.x.clone()
+    try:
+        next(run)
+    except ud.DivergenceError as error:
+        assert torch.equal(run.x, before), "the last good state is kept"
+        return str(error)
+    return "none"
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (ValueError, ud.UndriftError) as error:
+        return str(error)
+    return "none"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"runs": {}}
+    models: dict[str, torch.Tensor] = {}
+    for number, (name, start) in enumerate(runs().items()):
+        run = start()
+        found["runs"][name] = finished(run) | {"number": number}
+        models[str(number)] = run.x.clone()
+    world = join()
+    rank = world.rank
+    found["again"] = {
+        name: finished(start())["sha256"] for name, start in runs().items() if "FedSpeed" in name
+    }
+    found["diverged"] = {
+        "FedAvg": diverged(ud.FedAvg(lr=0.1)),
+        **{cls.__name__: refusal(lambda c=cls: spoiled_peers(c)) for cls in PEERS},
+    }
+    found["others"] = {
+        "seed": refusal(lambda: testing.start(ud.FedAvg(lr=0.1), seed=rank)),
+        "lr": refusal(lambda: testing.start(ud.FedAvg(lr=0.1 if rank == 0 else 0.2))),
+        "rounds": refusal(lambda: testing.start(ud.FedAvg(lr=0.1), rounds=3 + (rank > 0))),
+    }
+    for name, algorithm in SAVED.items():
+        run = testing.start(algorithm, rounds=4, checkpoint=folder / "saved" / name)
+        next(run), next(run)
+    found["resumed"] = {
+        name: finished(testing.start(algorithm, rounds=4, resume=folder / "given" / name))["sha256"]
+        for name, algorithm in SAVED.items()
+    }
+    if world.size > 1:
+        found["sent"] = sent_by_marsit(world)
+    # Every process must have found the same.
+    texts = world.texts(json.dumps(found, sort_keys=True))
+    found["same everywhere"] = len(set(texts)) == 1
+    if rank == 0:
+        save_file(models, folder / "models.safetensors")
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+SAVED: dict[str, Any] = {
+    "scaffold": ud.Scaffold(lr=0.1),
+    "netfleet": ud.NetFleet(lr=0.05),
+    "marsit": ud.Marsit(lr=0.1),
+}
+PEERS = (ud.NetFleet, ud.PSGD, ud.Marsit, ud.SSDM)
+
+
+def spoiled_peers(cls: type) -> None:
+    clients = spoiled_clients()
+    clients.test = clients[0]
+    next(testing.start(cls(lr=0.1), model=Spoiled(), clients=clients))
+
+
+def sent_by_marsit(world: Any) -> dict[str, int]:
+    """Bytes that one round of Marsit handed to the backend, by all ranks together."""
+    clients = testing.small_clients((9,) * world.size)
+    net = nn.Linear(6, 3, bias=False).double()
+    with torch.no_grad():
+        net.weight.zero_()
+    run = testing.start(ud.Marsit(lr=0.1), model=net, clients=clients, rounds=2, evaluate_every=2)
+    before = world.post.sent
+    next(run)
+    sent = int(world.gather([world.post.sent - before]).sum())
+    return {"bytes": sent, "coordinates": 18, "messages": 2 * (world.size - 1) * world.size}
+
+
+if __name__ == "__main__":
+    main()
