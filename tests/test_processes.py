@@ -36,7 +36,8 @@ def launch(processes: int, program: Path, *arguments: str, timeout: float = 240)
     """Run a program under torchrun; its output. Fails when any process does."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(processes), str(program), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout
     )
@@ -66,7 +67,11 @@ def given(tmp_path_factory):
     return folder, ends
 
 
-@pytest.fixture(scope="module", params=SIZES, ids=lambda n: f"{n}-processes")
+# One launch for each number, also where several workers share the tests.
+EACH = [pytest.param(n, marks=pytest.mark.xdist_group(f"{n}-processes")) for n in SIZES]
+
+
+@pytest.fixture(scope="module", params=EACH, ids=lambda n: f"{n}-processes")
 def launched(request, tmp_path_factory, given):
     """(number of processes, what they found, their models, their folder)."""
     folder = tmp_path_factory.mktemp("processes")

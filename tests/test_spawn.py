@@ -25,7 +25,13 @@ TIMEOUT = 60.0
 def children() -> set[int]:
     """Processes that this one has started and that have not ended."""
     pid = os.getpid()
-    return {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    # Python keeps one process for itself, which watches shared memory.
+    return {
+        int(p)
+        for p in started
+        if b"resource_tracker" not in Path(f"/proc/{p}/cmdline").read_bytes()
+    }
 
 
 def start(algorithm: Any, **options: Any) -> ud.Run:

@@ -84,12 +84,11 @@ def _make_run(cls: type) -> Any:
             "resume": resume,
         }
         going_on = resume is not None or restarted()
-        if processes is not None and processes != 1 and not launched():
-            require(processes >= 1, "--processes", "a number >= 1", processes)
-            require_shares(processes, ground.prepare(seed)[1])
+        if _several(processes):
+            require_shares(processes or 1, ground.prepare(seed)[1])
             ground.start(build(cls, hyper), seed)  # refuses bad input, once and not by everybody
             folder = trial.claim(out, method, force=force, going_on=going_on)
-            _in_processes(folder, processes, max_restarts if kept["checkpoint"] else 0)
+            _in_processes(folder, processes or 1, max_restarts if kept["checkpoint"] else 0)
         run = ground.start(build(cls, hyper), seed, timeout=timeout, **kept)
         head = run.world.head
         folder = trial.claim(out, method, force=force, going_on=going_on, write=head)
@@ -127,6 +126,14 @@ for _method, _cls in METHODS.items():
     run_app.command(_method)(_make_run(_cls))
 
 
+def _several(processes: int | None) -> bool:
+    """Whether this command is to start itself again in several processes."""
+    if processes is None or launched():
+        return False
+    require(processes >= 1, "--processes", "a number >= 1", processes)
+    return processes > 1
+
+
 def _in_processes(folder: Path, processes: int, max_restarts: int) -> None:
     """Start this command again, in several processes, and end as they do."""
     arguments = launch.without_option(sys.argv[1:], "--processes")
@@ -153,6 +160,8 @@ def compare(
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    processes: Processes = None,
+    timeout: Timeout = TIMEOUT,
     **options: Any,
 ) -> None:
     """Compare methods on the same data, cohorts and batches.
@@ -176,18 +185,23 @@ def compare(
     ]
     for _, _, seed, algorithm in plan:  # everything is checked before the first run
         if seed == 0:
-            ground.start(algorithm, seed)
-    folder = trial.claim(out, "compare", force=force)
-    console = Console(stderr=True)
+            ground.start(algorithm, seed, timeout=timeout)
+    head = launch.rank() == 0
+    folder = trial.claim(out, "compare", force=force, write=head)
+    if _several(processes):
+        require_shares(processes or 1, ground.prepare(0)[1])
+        _in_processes(folder, processes or 1, 0)
+    console = Console(stderr=True, quiet=not head)
     show.one_step([algorithm for _, _, _, algorithm in plan], console)
     tried: dict[str, dict[str, list[trial.Outcome]]] = {cls.__name__: {} for cls in classes}
-    with show.bar(console, quiet=quiet) as progress:
+    with show.bar(console, quiet=quiet or not head) as progress:
         task = progress.add_task("", total=len(plan) * ground.rounds, accuracy="-")
         for cls, rate, seed, algorithm in plan:
-            journal = trial.Journal(folder / f"{cls.__name__.lower()}-lr{rate}-seed{seed}.jsonl")
+            path = folder / f"{cls.__name__.lower()}-lr{rate}-seed{seed}.jsonl"
+            journal = trial.Journal(path if head else None)
             label = f"{cls.__name__} lr {rate} seed {seed}"
             try:
-                for record in ground.start(algorithm, seed):
+                for record in ground.start(algorithm, seed, timeout=timeout):
                     journal.add(record)
                     shown = show.percent(record.accuracy)
                     progress.update(task, description=label, advance=1, accuracy=shown)
@@ -195,7 +209,8 @@ def compare(
                 console.print(f"{label}: {error}", highlight=False)
                 progress.update(task, advance=ground.rounds - len(journal.records))
             tried[cls.__name__].setdefault(rate, []).append(trial.Outcome(journal.records))
-    _conclude(tried, ground, grid, folder, as_json=as_json)
+    if head:
+        _conclude(tried, ground, grid, folder, as_json=as_json)
 
 
 def _conclude(
@@ -277,7 +292,7 @@ def _own_values(texts: list[str], classes: list[type]) -> dict[type, dict[str, A
     return own
 
 
-app.command()(spell_out(compare))
+app.command()(spell_out(speaking(compare)))
 
 
 @app.command("list")

@@ -54,6 +54,12 @@ def read(
         size = sizes.pop()
         folders = [folder] if size == 1 else [_shard(folder, rank, size) for rank in range(size)]
         whole = True
+    absent = [each.name for each in folders if not disk.saved_rounds(each)]
+    if absent:
+        raise CheckpointError(
+            f"resume needs the parts of all processes that saved, got no {absent[0]} in "
+            f"{str(folder)!r}; copy it there, or start as many processes as saved."
+        )
     common = set.intersection(*(set(disk.sound_rounds(each)) for each in folders))
     newest = _newest_common(sorted(common, reverse=True), world)
     if newest == NONE:

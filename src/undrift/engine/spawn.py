@@ -29,6 +29,7 @@ from undrift.errors import UndriftError, WorkerError
 
 Simulate = Callable[..., Run]
 HERE = "127.0.0.1"
+START = 120.0  # seconds that a process may take to start
 UNGUARDED = 77  # exit code of a child that found itself running the caller's script again
 
 _staff: _Staff | None = None  # of the run that was started last
@@ -109,7 +110,10 @@ class _Staff:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        self.world = meet(PrefixStore("undrift", store), 0, self._size, timeout, self.watch)
+        # However soon a process is to count as hung, this long it may take to start.
+        patience = max(timeout, START)
+        common = PrefixStore("undrift", store)
+        self.world = meet(common, 0, self._size, timeout, patience, self.watch)
         return self.world
 
     def watch(self) -> None:
@@ -168,9 +172,10 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop
     torch.set_num_threads(threads_for(size))
     try:
-        limit = timedelta(seconds=timeout)
+        limit = timedelta(seconds=max(timeout, START))
         store = TCPStore(HERE, port, size, is_master=False, timeout=limit)
-        _inherited = meet(PrefixStore("undrift", store), rank, size, timeout)
+        patience = max(timeout, START)
+        _inherited = meet(PrefixStore("undrift", store), rank, size, timeout, patience)
         run = simulate(**arguments)
         run.lead(lambda what: None, lambda: None)
         duties: dict[str, Callable[[], object]] = {

@@ -26,8 +26,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
 from undrift import tree
 from undrift.engine.itinerary import Blocks
@@ -202,8 +202,7 @@ class Processes(World):
         reason = str(error).lower()
         hung = "timed out" in reason or "timeout" in reason
         try:
-            self._store.set(f"alive/{self.rank}", "1")
-            notes, silent = self._ask_around()
+            notes, silent = _ask_around(self._store, self.rank, self.size)
             self._linger(silent)
         except RuntimeError:  # with rank 0 the store is gone, too
             notes, silent = {}, [0]
@@ -216,19 +215,6 @@ class Processes(World):
         how = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
         remedy = "look at its machine, or raise the timeout" if hung else "look at its output"
         return WorkerError(f"{who} {how}; {remedy}. The last checkpoint is intact.", ranks=silent)
-
-    def _ask_around(self) -> tuple[dict[int, str], list[int]]:
-        """Notes that failing processes left, and processes that say nothing at all."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        end = time.monotonic() + GRACE
-        while True:
-            failed = [rank for rank in others if self._store.check([f"failed/{rank}"])]
-            if failed:
-                return {rank: self._store.get(f"failed/{rank}").decode() for rank in failed}, []
-            silent = [rank for rank in others if not self._store.check([f"alive/{rank}"])]
-            if not silent or time.monotonic() > end:
-                return {}, silent
-            time.sleep(0.05)
 
     def _leave_note(self, error: BaseException) -> None:
         if not self.open:
@@ -328,18 +314,33 @@ def join(timeout: float = TIMEOUT) -> World:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size == 1:
         return World()
-    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    try:
-        store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=timeout))))
-    except RuntimeError as error:
-        raise WorkerError(
-            f"Rank {rank} needs to reach rank 0 at {address}, got no answer within {timeout:g} s; "
-            "start rank 0 and check MASTER_ADDR and MASTER_PORT.",
-            ranks=[0],
-        ) from error
+    store = _store(rank, size, timeout)
     # Keys of their own for every attempt: a store that outlives a restart still has the addresses
     # of the dead.
     return meet(PrefixStore(f"undrift/{restarts()}", store), rank, size, timeout)
+
+
+def _store(rank: int, size: int, timeout: float) -> Store:
+    """Where the processes find each other: torchrun's, or one that rank 0 opens."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    try:
+        return TCPStore(
+            address,
+            port,
+            size,
+            is_master=opens,
+            timeout=timedelta(seconds=timeout),
+            wait_for_workers=False,  # who is missing is found out below, and named
+            multi_tenant=True,
+        )
+    except (RuntimeError, OSError) as error:
+        problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
+        raise WorkerError(
+            f"Rank {rank} needs to {problem}, got {_first(error)} within {timeout:g} s; start rank "
+            "0 and check MASTER_ADDR and MASTER_PORT.",
+            ranks=[0],
+        ) from error
 
 
 def meet(
@@ -347,20 +348,25 @@ def meet(
     rank: int,
     size: int,
     timeout: float,
+    patience: float | None = None,
     watch: Callable[[], None] = lambda: None,
 ) -> Processes:
-    """Wait for all processes, then connect them; `watch` may raise while they are awaited."""
+    """Wait for all processes, then connect them; `watch` may raise while they are awaited.
+
+    They are awaited for `patience` seconds, the timeout unless given.
+    """
     global _joined
     store.set(f"here/{rank}", "1")
     missing = [each for each in range(size) if each != rank]
-    end = time.monotonic() + timeout
+    patience = timeout if patience is None else patience
+    end = time.monotonic() + patience
     while missing:
         watch()
         missing = [each for each in missing if not store.check([f"here/{each}"])]
         if missing and time.monotonic() > end:
             raise WorkerError(
                 f"A run of {size} processes needs all of them, got nothing from "
-                f"{_ranks(missing).lower()} within {timeout:g} s; start every rank with the same "
+                f"{_ranks(missing).lower()} within {patience:g} s; start every rank with the same "
                 "MASTER_ADDR, MASTER_PORT and WORLD_SIZE.",
                 ranks=missing,
             )
@@ -375,14 +381,31 @@ def meet(
             timeout=timedelta(seconds=timeout),
         )
     except RuntimeError as error:
+        _, silent = _ask_around(store, rank, size)
+        whom = _ranks(silent).lower() if silent else "the others"
         raise WorkerError(
-            f"Processes need to connect to each other, rank {rank} could not: {_first(error)}; "
-            "look for a rank that has ended, and set GLOO_SOCKET_IFNAME to the network's "
-            "interface.",
-            ranks=[],
+            f"Rank {rank} needs to connect to all others, got no connection to {whom} "
+            f"({_first(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
+            "network's interface.",
+            ranks=silent,
         ) from error
     _joined = Processes(store, rank, size, timeout)
     return _joined
+
+
+def _ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list[int]]:
+    """Notes that failing processes have left, and processes that say nothing at all."""
+    store.set(f"alive/{rank}", "1")
+    others = [each for each in range(size) if each != rank]
+    end = time.monotonic() + GRACE
+    while True:
+        failed = [each for each in others if store.check([f"failed/{each}"])]
+        if failed:
+            return {each: store.get(f"failed/{each}").decode() for each in failed}, []
+        silent = [each for each in others if not store.check([f"alive/{each}"])]
+        if not silent or time.monotonic() > end:
+            return {}, silent
+        time.sleep(0.05)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
