@@ -58,7 +58,7 @@ os._exit(9)
     [
         (
             [0],
-            "Error: A run of 2 processes needs all of them, got nothing from rank 1 within 6 s",
+            "Error: A run of 2 processes needs all of them, got nothing from rank 1 within 5 s",
         ),
         ([1], "Error: Rank 1 needs to reach rank 0 at 127.0.0.1:"),
         ([0, "dies"], "Error: Rank 0 needs to connect to all others, got no connection to rank 1"),
@@ -70,7 +70,7 @@ def test_who_is_missing_is_named(tmp_path, comes, said):
     processes = [
         rank(1, 2, port, ["-c", textwrap.dedent(DIES)])
         if each == "dies"
-        else rank(each, 2, port, undrift(tmp_path, each, 6))
+        else rank(each, 2, port, undrift(tmp_path, each, 5))
         for each in comes
     ]
     code, told, seconds = ended(processes[0])

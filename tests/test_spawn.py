@@ -153,3 +153,25 @@ def test_a_script_without_a_main_guard_gets_one_sentence(tmp_path):
     assert done.returncode == 1
     assert "put the work under `if __name__ == '__main__':`" in done.stderr
     assert done.stderr.count("Traceback") == 1  # this process's own, none of the child's
+
+
+def test_a_finished_run_can_be_evaluated_and_an_abandoned_one_says_so():
+    run = start(ud.NetFleet(lr=0.05), rounds=2)
+    testing.finish(run)
+    assert run.evaluate().loss == pytest.approx(run.record.loss)
+    abandoned = start(ud.Scaffold(lr=0.1))
+    next(abandoned)
+    abandoned.close()
+    assert abandoned.evaluate().loss > 0
+    with pytest.raises(ud.UndriftError, match="one that has let them go"):
+        next(abandoned)
+
+
+def test_a_program_from_standard_input_is_refused(tmp_path):
+    text = "import undrift as ud; from undrift import testing\n"
+    text += "testing.start(ud.FedAvg(lr=0.1), processes=2)"
+    done = subprocess.run(
+        [sys.executable, "-"], input=text, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "needs a script in a file for processes=2, got" in done.stderr

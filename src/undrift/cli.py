@@ -14,7 +14,7 @@ from rich.table import Table
 
 import undrift as ud
 from undrift import catalogue, launch, show, trial
-from undrift.check import nearest, require, require_choice
+from undrift.check import is_finite, nearest, require, require_choice
 from undrift.data_command import data_app
 from undrift.engine.simulate import require_shares
 from undrift.engine.world import TIMEOUT, joined, launched, restarted, speaking
@@ -64,7 +64,11 @@ def _make_run(cls: type) -> Any:
             int, typer.Option(help="Rounds between saves.", rich_help_panel=OUTPUT)
         ] = 1,
         resume: Annotated[
-            Path | None, typer.Option(help="Folder to go on from.", rich_help_panel=OUTPUT)
+            Path | None,
+            typer.Option(
+                help="Folder to go on from; saves there, too, unless --checkpoint is given.",
+                rich_help_panel=OUTPUT,
+            ),
         ] = None,
         out: Out = None,
         force: Force = False,
@@ -76,6 +80,8 @@ def _make_run(cls: type) -> Any:
         **options: Any,
     ) -> None:
         hyper = {name: options.pop(name) for name in (field.name for field in fields(cls))}
+        require(max_restarts >= 0, "--max-restarts", "a number >= 0", max_restarts)
+        require(is_finite(timeout) and timeout > 0, "--timeout", "seconds > 0", timeout)
         ground = setting(**options)
         ground.check([cls])
         kept = {
@@ -321,6 +327,7 @@ def list_methods() -> None:
 def main() -> None:
     """Entry point: user errors become one sentence and exit code 2, never a traceback."""
     arguments = sys.argv[1:]
+    launch.end_with_parent()
     try:
         if len(arguments) > 1 and arguments[0] == "run" and not arguments[1].startswith("-"):
             arguments[1] = _known(arguments[1]).__name__.lower()

@@ -80,6 +80,8 @@ class Machine:
 
     def __post_init__(self) -> None:
         require_nonnegative("Machine", computation=self.computation)
+        linked = isinstance(self.link, Link)
+        require(linked, "Machine", "a Link such as Link(50e-6, 10e9)", self.link)
 
     def codec(self, merge: Merging) -> Codec:
         return {"mean": self.mean, "one-bit": self.one_bit}.get(merge, self.signs)
@@ -157,6 +159,8 @@ def predict(
     With `overlap` a machine draws for the next merge while the message is on its way, so that only
     what takes longer than the message counts as compression.
     """
+    for each in (machine, machine if server is None else server):
+        require(isinstance(each, Machine), "cost", "a Machine such as Machine(Link(1e-4))", each)
     way = parse(route, workers)
     runs = schedule(way, merge, workers, coordinates)
     centre = machine if server is None else server
@@ -245,7 +249,7 @@ def fit(points: Sequence[Point]) -> Link:
     table /= scale  # hops and bits differ by many powers of ten
     told_apart = np.linalg.matrix_rank(table, tol=1e-9) == 2
     remedy = "measure vectors of two sizes"
-    require(told_apart, "fit", "points that differ in bytes a hop", "only one kind", remedy)
+    require(told_apart, "fit", "points that differ in bytes a hop", list(points), remedy)
     ones = np.ones(len(points))
     hop, bit = np.linalg.lstsq(table, ones, rcond=None)[0]
     if hop < 0:  # each column has length one: the best alone is its product with ones

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +49,7 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
     os.environ.setdefault("OMP_NUM_THREADS", str(threads_for(processes)))
     # Without it workers of a second attempt may read the addresses of the first, and fail again.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL + 1)
+    logging.disable(logging.CRITICAL)  # of the agent, the only thing that this process still does
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "exit-code"
         os.environ[_RESULT] = str(result)
@@ -55,12 +58,34 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
         try:
             run(parse_args(given))  # type: ignore[no-untyped-call]
         except ChildFailedError as error:
-            _, failure = error.get_first_failure()
+            rank, failure = error.get_first_failure()
+            if failure.exitcode < 0:  # it could not say it itself
+                raise WorkerError(
+                    f"Rank {rank} was killed by signal {-failure.exitcode}; start again with "
+                    "--resume if it was saved.",
+                    ranks=[rank],
+                ) from None
             if not result.exists():
-                return failure.exitcode if failure.exitcode > 0 else 1
-        except SignalException as signal:
-            return 128 + int(signal.sigval)
+                return failure.exitcode
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            return 128 + int(error.sigval)
         return int(result.read_text()) if result.exists() else 0
+
+
+def end_with_parent() -> None:
+    """In a worker of `in_processes`: end when the process that started it has gone."""
+    if os.environ.get(_RESULT) is None or not launched():
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def leave(code: int, error: BaseException | None = None) -> None:

@@ -134,6 +134,11 @@ class Run(Iterator[Record]):
     def __next__(self) -> Record:
         if self.round >= self.rounds:
             raise StopIteration
+        if not self.world.open:
+            raise UndriftError(
+                "A run needs its other processes to go on, got one that has let them go (it was "
+                "closed, failed, or another began); start it again, with resume if it was saved."
+            )
         try:
             self._lead("next")
             with self.world.speaking():
@@ -186,7 +191,8 @@ class Run(Iterator[Record]):
 
     def evaluate(self) -> Score:
         """Loss and accuracy of the current model, for peers of their mean."""
-        self._lead("evaluate")
+        if self.world.open:
+            self._lead("evaluate")
         return self._evaluate(self._mean())
 
     def _evaluate(self, x: Vector, *, alone: bool = False) -> Score:
@@ -196,7 +202,7 @@ class Run(Iterator[Record]):
             # A loss that is not a mean over samples must see all of them at once.
             sliced = batch if facts.separable else 2**62
             planner = self._planner
-            world = World() if alone else self.world
+            world = World() if alone or not self.world.open else self.world
             return evaluate(self._task, x, planner.clients, planner.population, sliced, world)
 
     def keep_checkpoints(

@@ -12,10 +12,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -91,6 +93,11 @@ class _Staff:
 
     def hire(self, simulate: Simulate, arguments: Mapping[str, Any], timeout: float) -> World:
         """Start the others and meet them."""
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        importable = main is None or Path(main).exists()
+        remedy = "save it to a file, or leave processes out"
+        expected = f"a script in a file for processes={self._size}"
+        require(importable, "simulate", expected, main, remedy)
         torch.set_num_threads(threads_for(self._size))
         limit = timedelta(seconds=timeout)
         store = TCPStore(HERE, 0, self._size, is_master=True, timeout=limit, wait_for_workers=False)

@@ -356,21 +356,13 @@ def meet(
     They are awaited for `patience` seconds, the timeout unless given.
     """
     global _joined
-    store.set(f"here/{rank}", "1")
-    missing = [each for each in range(size) if each != rank]
-    patience = timeout if patience is None else patience
-    end = time.monotonic() + patience
-    while missing:
-        watch()
-        missing = [each for each in missing if not store.check([f"here/{each}"])]
-        if missing and time.monotonic() > end:
-            raise WorkerError(
-                f"A run of {size} processes needs all of them, got nothing from "
-                f"{_ranks(missing).lower()} within {patience:g} s; start every rank with the same "
-                "MASTER_ADDR, MASTER_PORT and WORLD_SIZE.",
-                ranks=missing,
-            )
-        time.sleep(0.02)
+    try:
+        _await_all(store, rank, size, timeout if patience is None else patience, watch)
+    except RuntimeError as error:  # the store has gone, and with it rank 0
+        raise WorkerError(
+            f"Rank {rank} needs rank 0 to stay, got {_first(error)}; look at the output of rank 0.",
+            ranks=[0],
+        ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         dist.init_process_group(
@@ -391,6 +383,32 @@ def meet(
         ) from error
     _joined = Processes(store, rank, size, timeout)
     return _joined
+
+
+def _await_all(
+    store: Store, rank: int, size: int, patience: float, watch: Callable[[], None]
+) -> None:
+    """Until all processes are here; whoever loses patience first tells the others who is not."""
+    store.set(f"here/{rank}", "1")
+    missing = [each for each in range(size) if each != rank]
+    end = time.monotonic() + patience
+    while missing:
+        watch()
+        missing = [each for each in missing if not store.check([f"here/{each}"])]
+        given_up = store.check(["missing"])
+        if missing and (given_up or time.monotonic() > end):
+            if given_up:
+                missing = json.loads(store.get("missing"))
+            else:
+                store.set("missing", json.dumps(missing))
+                time.sleep(GRACE if rank == 0 else 0)  # rank 0 may hold the store
+            raise WorkerError(
+                f"A run of {size} processes needs all of them, got nothing from "
+                f"{_ranks(missing).lower()} within {patience:g} s; start every rank with the same "
+                "MASTER_ADDR, MASTER_PORT and WORLD_SIZE.",
+                ranks=missing,
+            )
+        time.sleep(0.02)
 
 
 def _ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list[int]]:
