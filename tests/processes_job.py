@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,33 @@ def runs() -> dict[str, Callable[[], ud.Run]]:
         f"{name} | {setting}": lambda a=algorithm, s=setting: start(a, s)
         for name, algorithm in METHODS.items()
         for setting in settings_of(algorithm)
-    }
+    } | {name: lambda make=make: make() for name, make in ODD.items()}
+
+
+def seven(algorithm: Any, **options: Any) -> ud.Run:
+    """Seven clients, which no number of processes divides."""
+    clients = testing.small_clients((9, 4, 7, 9, 12, 5, 8))
+    return testing.start(algorithm, clients=clients, rounds=4, work=ud.Steps(3), **options)
+
+
+ODD: dict[str, Callable[[], ud.Run]] = {
+    "seven, some away": lambda: seven(ud.Scaffold(lr=0.1), participation=ud.Bernoulli(0.3)),
+    "seven, a schedule": lambda: seven(ud.FedSpeed(lr=ud.exponential(0.1, 0.9))),
+    "seven, with devices": lambda: seven(ud.FedLin(lr=0.1), devices="phone:5,gpu-node:2"),
+    "seven, newcomers": lambda: testing.start(
+        ud.FedDyn(lr=0.1),
+        clients=ud.Clients(
+            [testing.small_clients()[i] for i in range(4)],
+            availability=ud.Spans([(0, None), (0, None), (1, None), (2, None)]),
+        ),
+        participation=2,
+        rounds=4,
+    ),
+    "seven nodes, links that fail": lambda: seven(
+        ud.NetFleet(lr=0.05), topology=ud.topology.DroppedLinks(ud.topology.ring(7), 0.3, seed=2)
+    ),
+    "seven workers, torus": lambda: seven(ud.Marsit(lr=0.1), allreduce="torus:7x1"),
+}
 
 
 def finished(run: ud.Run) -> dict[str, Any]:
@@ -134,18 +161,53 @@ def main() -> None:
     for name, algorithm in SAVED.items():
         run = testing.start(algorithm, rounds=4, checkpoint=folder / "saved" / name)
         next(run), next(run)
-    found["resumed"] = {
-        name: finished(testing.start(algorithm, rounds=4, resume=folder / "given" / name))["sha256"]
-        for name, algorithm in SAVED.items()
-    }
+    found["resumed"] = {}
+    for name, algorithm in SAVED.items():
+        run = testing.start(algorithm, rounds=4, resume=folder / "given" / name)
+        found["resumed"][name] = finished(run) | {"x": run.x.tolist()}
     if world.size > 1:
         found["sent"] = sent_by_marsit(world)
+    found["refused"] = [
+        refusal(lambda: testing.start(ud.FedAvg(lr=0.1), batch_size=0)),
+        refusal(lambda: testing.finish(testing.start(ud.FedAvg(lr=0.1), rounds=1))),
+    ]
     # Every process must have found the same.
     texts = world.texts(json.dumps(found, sort_keys=True))
     found["same everywhere"] = len(set(texts)) == 1
     if rank == 0:
         save_file(models, folder / "models.safetensors")
         (folder / "found.json").write_text(json.dumps(found))
+    if world.size > 1:
+        told = told_by(rank)
+        (folder / f"told-{rank}.json").write_text(json.dumps(told))
+
+
+class Breaking(nn.Module):
+    """A net that raises on the last rank, in the middle of training."""
+
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.inner, self.breaks, self.calls = testing.small_net(), breaks, 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.breaks and self.calls > 12:
+            raise RuntimeError("a bad day")
+        return self.inner(inputs)
+
+
+def told_by(rank: int) -> tuple[str, float]:
+    """What this rank says to an error of rank 1, which lives on, and after how many seconds."""
+    start = time.monotonic()
+    model = Breaking(rank == 1)
+    try:
+        testing.finish(testing.start(ud.FedAvg(lr=0.1), model=model, participation=1.0, rounds=50))
+    except (RuntimeError, ud.UndriftError) as error:
+        told = f"{type(error).__name__}: {error}", time.monotonic() - start
+        if rank == 1:
+            time.sleep(8)  # with its connections, if it has not closed them
+        return told
+    return "nothing", 0.0
 
 
 SAVED: dict[str, Any] = {

@@ -91,9 +91,12 @@ def killed_and_recovered(folder: Path, method: str, victim: int, after: int, wai
         job.await_rounds(after, 90)
         time.sleep(wait)
         os.kill(job.workers()[victim], signal.SIGKILL)
-        # Records are written again from the checkpoint on: wait for ones beyond the kill.
-        time.sleep(1)
-        job.await_rounds(min(ROUNDS, job.rounds() + 6), 30)
+        killed = time.monotonic()
+        while "going on from round" not in job.output.read_text():
+            assert time.monotonic() - killed < 30, job.output.read_text()
+            time.sleep(0.05)
+        job.await_rounds(min(ROUNDS, after + 10), 30)  # which it had not reached before
+        assert time.monotonic() - killed < 30
         final = job.finish()
     finally:
         job.stop()

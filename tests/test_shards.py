@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,20 +19,24 @@ from undrift.record import Totals
 
 
 class Rank(World):
-    """A process of several whose others see the same folder as it does."""
+    """A process of several; what the others see is what it sees, unless they are told apart."""
 
-    def __init__(self, rank: int, size: int, folder: Path) -> None:
-        self.rank, self.size, self.folder = rank, size, folder
-        self.told: dict[int, list[int]] = {}  # what others will say, where that is not the same
+    def __init__(self, rank: int, size: int, *, others: dict[str, list[int]] | None = None) -> None:
+        self.rank, self.size, self.others = rank, size, others
 
     def gather(self, numbers: Sequence[int]) -> np.ndarray:
-        rows = [self.told.get(rank, list(numbers)) for rank in range(self.size)]
-        rows[self.rank] = list(numbers)
-        return np.array([row if len(row) == len(numbers) else list(numbers) for row in rows])
+        return np.array([numbers] * self.size)
+
+    def texts(self, text: str) -> list[str]:
+        said = [text] * self.size
+        if self.others is not None and text.startswith("{"):
+            said = [json.dumps(self.others)] * self.size
+            said[self.rank] = text
+        return said
 
 
 def save(folder: Path, rank: int, size: int, *rounds: int) -> None:
-    part = shards.own_folder(folder, Rank(rank, size, folder))
+    part = shards.own_folder(folder, Rank(rank, size))
     for round in rounds:
         x = torch.full((2,), float(10 * round + rank))
         disk.write(part, disk.Snapshot(round, x, x, {rank: x}, Totals(), None, {}))
@@ -53,17 +58,14 @@ def test_a_run_goes_on_from_the_newest_round_that_all_have(tmp_path):
     save(tmp_path, 0, 2, 4, 5)
     save(tmp_path, 1, 2, 3, 4)
     for rank, other in ((0, [4, 3]), (1, [5, 4])):
-        world = Rank(rank, 2, tmp_path)
-        world.told = {1 - rank: other}
-        assert found(tmp_path, world) == (4, 1, False)
+        assert found(tmp_path, Rank(rank, 2, others={"2": other})) == (4, 1, False)
 
 
 def test_ranks_without_a_common_round_are_refused(tmp_path):
     save(tmp_path, 0, 2, 6, 7)
-    world = Rank(0, 2, tmp_path)
-    world.told = {1: [4, 3]}
+    save(tmp_path, 1, 2, 3, 4)
     with pytest.raises(CheckpointError, match="a sound checkpoint of one round from every process"):
-        found(tmp_path, world)
+        found(tmp_path, Rank(0, 2, others={"2": [4, 3]}))
 
 
 def test_a_damaged_part_is_passed_over_for_the_round_before_it(tmp_path):
@@ -77,14 +79,34 @@ def test_a_damaged_part_is_passed_over_for_the_round_before_it(tmp_path):
 
 def test_the_layout_with_the_newest_round_is_read(tmp_path):
     save(tmp_path, 0, 1, 2, 3)
-    assert found(tmp_path, World()) == (3, 1, True)
+    assert found(tmp_path, World()) == (3, 1, False)
     for rank in (0, 1):
         save(tmp_path, rank, 2, 5, 6)
     assert found(tmp_path, World()) == (6, 2, True)
-    assert found(tmp_path, Rank(1, 4, tmp_path)) == (6, 2, True)
-    assert found(tmp_path, Rank(1, 2, tmp_path)) == (6, 1, False)
+    assert found(tmp_path, Rank(1, 4)) == (6, 2, True)
+    assert found(tmp_path, Rank(1, 2)) == (6, 1, False)
     save(tmp_path, 0, 1, 9)
-    assert found(tmp_path, Rank(1, 2, tmp_path)) == (9, 1, True)
+    assert found(tmp_path, Rank(1, 2)) == (9, 1, True)
+
+
+def test_a_torn_new_layout_does_not_hide_a_complete_old_one(tmp_path):
+    for rank in (0, 1):
+        save(tmp_path, rank, 2, 5, 6)
+    save(tmp_path, 0, 3, 7)
+    assert found(tmp_path, World()) == (6, 2, True)
+
+
+def test_a_job_knows_its_own_checkpoints_from_those_of_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    shards.claim(tmp_path, Rank(0, 2))
+    assert shards.claimed(tmp_path, Rank(0, 2))
+    assert shards.only_begun(tmp_path, Rank(0, 2))
+    save(tmp_path, 0, 2, 0, 3)
+    assert not shards.only_begun(tmp_path, Rank(0, 2))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
+    assert not shards.claimed(tmp_path, Rank(0, 2))
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    assert not shards.claimed(tmp_path, Rank(0, 2))
 
 
 def test_a_missing_part_of_another_layout_is_refused(tmp_path):
@@ -96,5 +118,5 @@ def test_a_missing_part_of_another_layout_is_refused(tmp_path):
 
 def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="a folder with checkpoints"):
-        found(tmp_path, Rank(0, 2, tmp_path))
+        found(tmp_path, Rank(0, 2))
     assert not shards.hold_checkpoints(tmp_path, World())

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import undrift as ud
+from tests import processes_job as job
 from undrift import testing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,6 +117,25 @@ def test_a_process_that_fails_is_named_and_none_is_left(how, said):
     assert caught.value.ranks == [1]
     assert time.monotonic() - begun < 50
     assert children() == before
+
+
+def test_the_last_good_state_is_kept_where_training_diverges():
+    clients = job.spoiled_clients()
+    clients.test = clients[0]
+    run = start(ud.NetFleet(lr=0.05), model=job.Spoiled(), clients=clients)
+    with pytest.raises(ud.DivergenceError, match="from client 3 in round 1"):
+        next(run)
+    assert run.state.x.shape == (4, 83)
+    assert torch.equal(run.model.inner[0].weight, testing.small_net()[0].weight)
+
+
+def test_a_refused_run_leaves_the_one_in_progress_as_it_was():
+    with start(ud.NetFleet(lr=0.05)) as run:
+        next(run)
+        with pytest.raises(ValueError, match="batch_size"):
+            testing.start(ud.FedAvg(lr=0.1), batch_size=0)
+        assert next(run).round == 2
+        assert run.state.x.shape == (4, 83)
 
 
 def test_bad_input_is_refused_before_any_process_is_started():

@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import sys
+import traceback
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -95,7 +96,8 @@ def _make_run(cls: type) -> Any:
             ground.start(build(cls, hyper), seed)  # refuses bad input, once and not by everybody
             folder = trial.claim(out, method, force=force, going_on=going_on)
             _in_processes(folder, processes or 1, max_restarts if kept["checkpoint"] else 0)
-        run = ground.start(build(cls, hyper), seed, timeout=timeout, **kept)
+        shared = {"timeout": timeout, "processes": processes if launched() else None}
+        run = ground.start(build(cls, hyper), seed, **shared, **kept)
         head = run.world.head
         folder = trial.claim(out, method, force=force, going_on=going_on, write=head)
         journal = trial.Journal(folder / "records.jsonl" if head else None, after=run.record)
@@ -341,5 +343,10 @@ def main() -> None:
     except KeyboardInterrupt:
         Console(stderr=True, quiet=launch.rank() != 0).print("Stopped; what was done is kept.")
         launch.leave(130)
+    except Exception as error:
+        if not launched():
+            raise
+        traceback.print_exc()  # a defect, which would come again
+        launch.leave(1, error)
     except SystemExit as end:
         launch.leave(end.code if isinstance(end.code, int) else 0)

@@ -8,13 +8,18 @@ class UndriftError(Exception):
 class DivergenceError(UndriftError):
     """A client produced a non-finite update; the run keeps its last good state."""
 
-    def __init__(self, message: str, *, round: int, clients: list[int]) -> None:
+    def __init__(
+        self, message: str, *, round: int, clients: list[int], everywhere: bool = False
+    ) -> None:
         super().__init__(message)
         self.round = round
         self.clients = clients
+        self.everywhere = everywhere  # whether all processes of the run raise it alike
 
     @classmethod
-    def of(cls, clients: list[int], round: int, what: str) -> "DivergenceError":
+    def of(
+        cls, clients: list[int], round: int, what: str, *, everywhere: bool = False
+    ) -> "DivergenceError":
         """These clients' updates, messages or models are not finite."""
         who = f"client {clients[0]}" if len(clients) == 1 else f"clients {clients}"
         return cls(
@@ -22,6 +27,7 @@ class DivergenceError(UndriftError):
             "lower lr or set clip. The last good state is kept.",
             round=round,
             clients=clients,
+            everywhere=everywhere,
         )
 
 
@@ -34,8 +40,12 @@ class DataError(UndriftError):
 
 
 class WorkerError(UndriftError):
-    """Another process of the run failed, left or does not answer; `ranks` says which."""
+    """Another process of the run failed, left or does not answer; `ranks` says which.
 
-    def __init__(self, message: str, *, ranks: list[int]) -> None:
+    `final` says that it failed for a reason that would come again.
+    """
+
+    def __init__(self, message: str, *, ranks: list[int], final: bool = False) -> None:
         super().__init__(message)
         self.ranks = ranks
+        self.final = final

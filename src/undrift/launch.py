@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from undrift.engine.spawn import threads_for
-from undrift.engine.world import launched
+from undrift.engine.world import launched, restarts
 from undrift.errors import WorkerError
 
 RESTARTS = 3
-_RESULT = "UNDRIFT_RESULT"  # the environment variable that names the file of the exit code
+_RESULT = "UNDRIFT_RESULT"  # the environment variable that names the folder of exit codes
 
 
 def rank() -> int:
@@ -51,8 +51,8 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     logging.disable(logging.CRITICAL)  # of the agent, the only thing that this process still does
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "exit-code"
-        os.environ[_RESULT] = str(result)
+        result = Path(folder)
+        os.environ[_RESULT] = folder
         given = ["--standalone", "--nproc-per-node", str(processes), "--monitor-interval", "0.1"]
         given += ["--max-restarts", str(max_restarts), "-m", "undrift", *arguments]
         try:
@@ -65,13 +65,13 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
                     "--resume if it was saved.",
                     ranks=[rank],
                 ) from None
-            if not result.exists():
+            if _reported(result) is None:
                 return failure.exitcode
         except SignalException as error:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
             return 128 + int(error.sigval)
-        return int(result.read_text()) if result.exists() else 0
+        return _reported(result) or 0
 
 
 def end_with_parent() -> None:
@@ -91,8 +91,16 @@ def end_with_parent() -> None:
 def leave(code: int, error: BaseException | None = None) -> None:
     """End this process: with the exit code, or with a report of it to whoever would restart it."""
     result = os.environ.get(_RESULT)
-    if result is not None and launched() and not isinstance(error, WorkerError):
-        if code:
-            Path(result).write_text(str(code))
-        sys.exit(0)
-    sys.exit(code)
+    lost = isinstance(error, WorkerError) and not error.final
+    if result is None or not launched() or lost:
+        sys.exit(code)
+    file = Path(result) / str(restarts())
+    if code or (rank() == 0 and not file.exists()):
+        file.write_text(str(code))
+    sys.exit(0)
+
+
+def _reported(result: Path) -> int | None:
+    """The exit code of the last attempt, if any of its processes could tell."""
+    last = max(result.iterdir(), key=lambda file: int(file.name), default=None)
+    return None if last is None else int(last.read_text())

@@ -102,13 +102,17 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
         _sync(folder)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
-        raise CheckpointError(
-            f"A checkpoint needs a writable folder with room, got {error.strerror or error} at "
-            f"{folder}; earlier checkpoints are intact."
-        ) from error
+        raise unwritable(folder, error) from error
     for old in _rounds(folder)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def unwritable(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"A checkpoint needs a writable folder with room, got {error.strerror or error} at "
+        f"{folder}; earlier checkpoints are intact."
+    )
 
 
 def saved_rounds(folder: Path) -> list[int]:

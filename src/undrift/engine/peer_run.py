@@ -66,7 +66,8 @@ class PeerRun(Run):
         if self._whole is None:
             self._require_others("state")
             self._lead("state")
-            self._whole = self.world.rows(self._nodes)
+            with self.world.speaking():
+                self._whole = self.world.rows(self._nodes)
         return self._whole
 
     @state.setter
@@ -115,7 +116,8 @@ class PeerRun(Run):
         if self._whole is None:
             self._require_others("mean")
             self._lead("mean")
-        return self._mean()
+        with self.world.speaking():
+            return self._mean()
 
     def _mean(self) -> Vector:
         if self._whole is not None:

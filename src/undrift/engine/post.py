@@ -62,15 +62,25 @@ class Post:
         whole = dist.group.WORLD if group is None else group
         if whole is None:
             raise UndriftError("Messages need a process group; call init_process_group first.")
-        self.group: dist.ProcessGroup = whole
+        self._held: dist.ProcessGroup | None = whole
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.sent = 0  # bytes handed to the backend, headers included
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        if self._held is None:
+            raise UndriftError("This process has left the others; start the run again.")
+        return self._held
 
     def exchange(
         self, letters: Sequence[Letter], expected: Sequence[Expected], flag: int = 0
     ) -> Transit:
         """Send and receive; returns at once, while the messages are under way."""
         return Transit(self, letters, expected, flag)
+
+    def close(self) -> None:
+        """Hold the group no longer, so that its connections can close."""
+        self._held = None
 
     def peer(self, rank: int) -> int:
         """A rank of the group as the backend counts."""
@@ -160,7 +170,7 @@ class Transit:
         try:
             works = dist.batch_isend_irecv(ops)
         except RuntimeError as error:  # a connection that is known to be closed
-            raise LostError(ranks[0], _line(error)) from error
+            raise LostError(ranks[0], plain_words(error)) from error
         # A backend may answer for all of them with one.
         return list(zip(works, ranks if len(works) == len(ranks) else ranks[:1], strict=True))
 
@@ -170,7 +180,7 @@ def _finish(works: list[tuple[Any, int]]) -> None:
         try:
             work.wait()
         except RuntimeError as error:
-            raise LostError(rank, _line(error)) from error
+            raise LostError(rank, plain_words(error)) from error
 
 
 def _buffer(nbytes: int) -> Tensor:
@@ -183,7 +193,7 @@ def _tag(label: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def _line(error: Exception) -> str:
+def plain_words(error: Exception) -> str:
     """The backend's own words, without the place in its source."""
     lines = str(error).strip().splitlines()
     first = lines[0] if lines else type(error).__name__

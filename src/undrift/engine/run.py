@@ -27,7 +27,7 @@ from undrift.engine.plan import Plan
 from undrift.engine.probe import Facts
 from undrift.engine.round import play
 from undrift.engine.world import World, code_digest, restarted
-from undrift.errors import CheckpointError, DivergenceError, UndriftError
+from undrift.errors import DivergenceError, UndriftError
 from undrift.record import Record, Totals
 from undrift.schedule import resolve
 from undrift.vector import sha256
@@ -145,7 +145,10 @@ class Run(Iterator[Record]):
                 record = self._play()
                 if self._parting and self.round == self.rounds:
                     self._part()
-        except BaseException:
+        except BaseException as error:
+            if self._parting and getattr(error, "everywhere", False):
+                with self.world.speaking():
+                    self._part()  # the last good state is kept, all of it
             self._end()
             raise
         if self.round == self.rounds:
@@ -193,7 +196,8 @@ class Run(Iterator[Record]):
         """Loss and accuracy of the current model, for peers of their mean."""
         if self.world.open:
             self._lead("evaluate")
-        return self._evaluate(self._mean())
+        with self.world.speaking():
+            return self._evaluate(self._mean())
 
     def _evaluate(self, x: Vector, *, alone: bool = False) -> Score:
         """By all processes together, or `alone` by this one."""
@@ -214,19 +218,25 @@ class Run(Iterator[Record]):
         experiment = disk.experiment(self.algorithm, self._task, self._planner)
         self._experiment = experiment | disk.without_addresses(settings)
         self.world.require_same(self._experiment | self._manner())
-        saved = checkpoint is not None and shards.hold_checkpoints(Path(checkpoint), self.world)
-        if saved and resume is None and restarted():
-            resume = checkpoint  # whoever started these processes again means them to go on
+        goal = None if checkpoint is None else Path(checkpoint)
+        # Processes that torchrun has started again go on from what they themselves have saved.
+        again = goal is not None and restarted() and shards.claimed(goal, self.world)
+        if goal is not None and again and shards.find(goal, self.world):
+            resume = goal
+        elif goal is not None and again and not shards.only_begun(goal, self.world):
+            resume = goal  # which refuses it, with the reason
         if resume is not None:
             self._load(Path(resume))
-        if checkpoint is not None:
-            self._checkpoint = Path(checkpoint)
-            going_on = resume is not None and Path(resume).resolve() == self._checkpoint.resolve()
-            if not going_on and saved:
-                raise ValueError(
-                    f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints "
-                    "of an earlier run; pass it as resume too, or choose another."
-                )
+        if goal is None:
+            return
+        going_on = again or (resume is not None and Path(resume).resolve() == goal.resolve())
+        if not going_on and shards.hold_checkpoints(goal, self.world):
+            raise ValueError(
+                f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints of an "
+                "earlier run; pass it as resume too, or choose another."
+            )
+        shards.claim(goal, self.world)
+        self._checkpoint = goal
 
     def _manner(self) -> dict[str, str]:
         """What processes must do alike besides the experiment itself."""
@@ -256,12 +266,7 @@ class Run(Iterator[Record]):
 
     def _load(self, folder: Path) -> None:
         how = self._experiment, self._templates, self.record_type, self._x0.device
-        try:
-            parts, whole = shards.read(folder, self.world, lambda path, t: disk.read(path, t, *how))
-        except CheckpointError:
-            if restarted() and not shards.complete(folder, self.world):
-                return  # killed before everybody had saved once: there is nothing to go on from
-            raise
+        parts, whole = shards.read(folder, self.world, lambda path, t: disk.read(path, t, *how))
         saved = self._joined(parts) if whole else parts[0]
         require(
             saved.round <= self.rounds,
@@ -312,6 +317,7 @@ class FederatedRun(Run):
                 f"{self.round + 1}; lower lr or server_lr. The last good state is kept.",
                 round=self.round + 1,
                 clients=[],
+                everywhere=True,
             )
 
     def _record(self, plan: Plan, meter: Meter, seconds: float) -> Record:

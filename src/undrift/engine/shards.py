@@ -4,18 +4,29 @@
 states of the clients, or the rows of the nodes, that rank 0 of 4 has. A kill may leave some ranks
 one round ahead of others; a run goes on from the newest round that all of them have. A checkpoint
 of one number of processes can be read by another, where all its folders can be seen.
+
+Whatever is decided here is decided from what all processes have told each other, so that all of
+them decide the same; also what to refuse.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from undrift.engine import checkpoint as disk
-from undrift.engine.world import World
+from undrift.engine.world import TogetherError, World
 from undrift.errors import CheckpointError
 
-NONE = -1
+JOB = "job"  # a file that says which job of torchrun's saves here
+
+
+class Found(NamedTuple):
+    size: int  # of how many processes the checkpoint is
+    round: int
 
 
 def own_folder(folder: Path, world: World) -> Path:
@@ -24,66 +35,121 @@ def own_folder(folder: Path, world: World) -> Path:
 
 
 def _shard(folder: Path, rank: int, size: int) -> Path:
-    return folder / f"rank-{rank}-of-{size}"
+    return folder if size == 1 else folder / f"rank-{rank}-of-{size}"
 
 
 def hold_checkpoints(folder: Path, world: World) -> bool:
     """Whether any process finds checkpoints there, of however many."""
-    return bool(world.gather([_newest_layout(folder) is not None]).any())
+    return bool(world.gather([bool(_sizes(folder))]).any())
+
+
+def find(folder: Path, world: World) -> Found | None:
+    """The newest round that every process can read; all its parts must be sound."""
+    said = [json.loads(text) for text in world.texts(json.dumps(_readable(folder, world)))]
+    common = [
+        Found(int(size), round)
+        for size in set.intersection(*(set(each) for each in said))
+        for round in set.intersection(*(set(each[size]) for each in said))
+    ]
+    return max(common, key=lambda found: (found.round, found.size == world.size), default=None)
+
+
+def _readable(folder: Path, world: World) -> dict[str, list[int]]:
+    """By number of processes: rounds of which this process can read the parts that it needs."""
+    return {
+        str(size): sorted(
+            set.intersection(
+                *(set(disk.sound_rounds(part)) for part in _parts(folder, world, size))
+            )
+        )
+        for size in _sizes(folder)
+    }
+
+
+def _parts(folder: Path, world: World, size: int) -> list[Path]:
+    """The folders that this process reads of a checkpoint of so many: its own, or all."""
+    if size == world.size:
+        return [own_folder(folder, world)]
+    return [_shard(folder, rank, size) for rank in range(size)]
 
 
 def read(
     folder: Path, world: World, read_one: Callable[[Path, int], disk.Snapshot]
 ) -> tuple[list[disk.Snapshot], bool]:
-    """The newest common round: this process's own part alone, or all parts of another layout.
+    """The newest common round: this process's own part, or all parts of another layout.
 
-    Says in the second place whether it is all parts.
+    Says in the second place whether they must still be joined and dealt out.
     """
-    layout = _newest_layout(folder)
-    sizes = {int(size) for size in world.gather([layout or 0])[:, 0]}
-    if sizes == {0}:
-        raise CheckpointError(f"resume needs a folder with checkpoints, got {str(folder)!r}.")
-    if sizes == {world.size} and world.size > 1:
-        folders, whole = [own_folder(folder, world)], False
-    else:
-        if len(sizes) > 1:
-            raise CheckpointError(
-                f"resume needs the same checkpoints on every process, got those of "
-                f"{sorted(sizes)} processes in {str(folder)!r}; copy them to all machines."
-            )
-        size = sizes.pop()
-        folders = [folder] if size == 1 else [_shard(folder, rank, size) for rank in range(size)]
-        whole = True
-    absent = [each.name for each in folders if not disk.saved_rounds(each)]
+    found = find(folder, world)
+    if found is None:
+        raise _nothing(folder, world)
+    parts, wrong = [], ""
+    try:
+        parts = [read_one(path, found.round) for path in _parts(folder, world, found.size)]
+    except (CheckpointError, OSError) as error:
+        wrong = str(error)
+    told = [(rank, text) for rank, text in enumerate(world.texts(wrong)) if text]
+    if told:
+        rank, text = told[0]
+        raise TogetherError(text if world.size == 1 else f"Rank {rank}: {text}")
+    return parts, found.size != world.size
+
+
+def _nothing(folder: Path, world: World) -> CheckpointError:
+    if not hold_checkpoints(folder, world):
+        return TogetherError(f"resume needs a folder with checkpoints, got {str(folder)!r}.")
+    seen = {size: _absent(folder, world, size) for size in _sizes(folder)}
+    lacking = world.texts(next((names[0] for names in seen.values() if names), ""))
+    absent = [name for name in lacking if name]
     if absent:
-        raise CheckpointError(
+        return TogetherError(
             f"resume needs the parts of all processes that saved, got no {absent[0]} in "
             f"{str(folder)!r}; copy it there, or start as many processes as saved."
         )
-    common = set.intersection(*(set(disk.sound_rounds(each)) for each in folders))
-    newest = _newest_common(sorted(common, reverse=True), world)
-    if newest == NONE:
-        expected = "a sound checkpoint" + (" of one round from every process" * (world.size > 1))
-        raise CheckpointError(f"resume needs {expected}, got only damaged ones in {folder}.")
-    return [read_one(each, newest) for each in folders], whole
+    expected = "a sound checkpoint" + " of one round from every process" * (world.size > 1)
+    return TogetherError(f"resume needs {expected}, got only damaged ones in {folder}.")
 
 
-def complete(folder: Path, world: World) -> bool:
-    """Whether every process has saved at least once."""
-    return bool(world.gather([bool(disk.saved_rounds(own_folder(folder, world)))]).all())
+def _absent(folder: Path, world: World, size: int) -> list[str]:
+    return [part.name for part in _parts(folder, world, size) if not disk.saved_rounds(part)]
 
 
-def _newest_common(rounds: list[int], world: World) -> int:
-    told = world.gather([*rounds, *[NONE] * disk.KEPT][: disk.KEPT])
-    common = set.intersection(*(set(row.tolist()) for row in told)) - {NONE}
-    return max(common, default=NONE)
-
-
-def _newest_layout(folder: Path) -> int | None:
-    """Of how many processes the newest checkpoints are; None when there are none."""
-    newest = {1: disk.saved_rounds(folder)[:1]} if disk.saved_rounds(folder) else {}
+def _sizes(folder: Path) -> list[int]:
+    """Of how many processes there are checkpoints, or parts of them."""
+    sizes = {1} if disk.saved_rounds(folder) else set()
     for path in folder.glob("rank-*-of-*"):
         size = path.name.rpartition("-of-")[2]
         if size.isdecimal() and disk.saved_rounds(path):
-            newest[int(size)] = max(newest.get(int(size), []), disk.saved_rounds(path)[:1])
-    return max(newest, key=lambda size: newest[size], default=None)
+            sizes.add(int(size))
+    return sorted(sizes)
+
+
+def _job() -> str | None:
+    """What tells torchrun's job from others, and is the same after it has started again."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    return None if run is None else f"{run} {os.getppid()}"
+
+
+def claim(folder: Path, world: World) -> None:
+    """Mark the folder as this job's, on all processes before any saves."""
+    job, own = _job(), own_folder(folder, world)
+    if job is not None:
+        try:
+            own.mkdir(parents=True, exist_ok=True)
+            (own / JOB).write_text(job)
+        except OSError as error:
+            raise disk.unwritable(own, error) from error
+        world.gather([1])
+
+
+def claimed(folder: Path, world: World) -> bool:
+    """Whether an earlier attempt of the same job has saved there, or was about to."""
+    mark = own_folder(folder, world) / JOB
+    mine = mark.exists() and mark.read_text() == _job()
+    return bool(world.gather([mine]).any())
+
+
+def only_begun(folder: Path, world: World) -> bool:
+    """Whether nobody has saved more than the start."""
+    rounds = [0, *disk.saved_rounds(own_folder(folder, world))]
+    return int(world.gather([max(rounds)]).max()) == 0

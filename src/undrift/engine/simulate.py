@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
 from undrift.devices import parse as parse_devices
 from undrift.engine.choose import (
+    STACKED_BYTES,
     STACKED_PEER_BYTES,
     choose,
     chunk_for,
@@ -34,15 +36,14 @@ from undrift.engine.plan import Planner
 from undrift.engine.probe import inspect
 from undrift.engine.run import Course, FederatedRun, Run
 from undrift.engine.spawn import enter, follow
-from undrift.engine.world import TIMEOUT, speaking
+from undrift.engine.world import TIMEOUT
 from undrift.objective import Loss, Task
 from undrift.route import Route
 from undrift.schedule import resolve, scheduled
 from undrift.topology import Links
-from undrift.vector import Layout
+from undrift.vector import Layout, raw_bytes
 
 
-@speaking
 def simulate(
     algorithm: Federated[Any, Any, Any, Any] | Peer[Any],
     model: nn.Module,
@@ -150,11 +151,6 @@ def simulate(
         for t in range(rounds):
             resolve(algorithm, t)
 
-    world = enter(simulate, arguments)
-    require_shares(world.size, clients, tap)
-    if world.size > 1:
-        model = copy.deepcopy(model)
-        world.share_model(model)
     trained = copy.deepcopy(model)
     if not model.training:  # as loaded; a part put into eval mode on purpose stays so
         trained.train()
@@ -174,34 +170,62 @@ def simulate(
             planner = replace(planner, work=paced)
     planner.check(rounds)
 
-    def course(why: str) -> Course:
-        every = evaluate_every, evaluation_batch
-        return Course(model, facts, rounds, *every, why, checkpoint_every, clock)
-
-    run: Run
+    links, route, trial = None, None, None
     if isinstance(algorithm, Peer):
         links, route = _connections(algorithm, topology, allreduce, len(clients))
         for t in range(rounds):
             require_equal_steps(algorithm, planner.plan(t))
-        chosen, why = choose(
-            mode, facts, task, planner, trial_of_peers(algorithm, task, planner, pool)
-        )
-        chunk = chunk_size or chunk_for(facts, task, planner, STACKED_PEER_BYTES)
-        peers = PeerExecutor(task, planner, pool, chosen, chunk, world)
-        measured = {"node_accuracy": node_accuracy, "gradient_norm": gradient_norm}
-        run = PeerRun(algorithm, peers, course(why), links, route, **measured)
-        settings = {"topology": links.digest() if links else "None"}
-        run.keep_checkpoints(checkpoint, resume, **settings, allreduce=repr(route))
+        trial = trial_of_peers(algorithm, task, planner, pool)
+    else:
+        resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit its size
+        trial = trial_with_server(algorithm, task, planner, pool)
+    chosen, why = choose(mode, facts, task, planner, trial)
+    budget = STACKED_PEER_BYTES if isinstance(algorithm, Peer) else STACKED_BYTES
+    chunk = chunk_size or chunk_for(facts, task, planner, budget)
+
+    # All that one process can refuse by itself has been refused; from here on it is with others.
+    world = enter(simulate, arguments)
+    require_shares(world.size, clients, tap)
+    with world.speaking():
+        if world.size > 1:
+            saves = {"checkpoint": checkpoint is not None, "resume": resume is not None}
+            world.require_same(_alike(layout, clients, node_accuracy, gradient_norm, **saves))
+            world.share_model(trained)
+            model = copy.deepcopy(model)
+            model.load_state_dict(trained.state_dict())
+        every = evaluate_every, evaluation_batch
+        course = Course(model, facts, rounds, *every, why, checkpoint_every, clock)
+        run: Run
+        settings = {}
+        if isinstance(algorithm, Peer):
+            peers = PeerExecutor(task, planner, pool, chosen, chunk, world)
+            measured = {"node_accuracy": node_accuracy, "gradient_norm": gradient_norm}
+            run = PeerRun(algorithm, peers, course, links, route, **measured)
+            linked = links.digest() if links else "None"
+            settings = {"topology": linked, "allreduce": repr(route)}
+        else:
+            cost = row_cost(facts, planner)
+            executor = Executor(task, planner, pool, chosen, chunk, cost, world)
+            run = FederatedRun(algorithm, executor, course, tap)
+        run.keep_checkpoints(checkpoint, resume, **settings)
         return follow(run)
-    resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit the model's size
-    chosen, why = choose(
-        mode, facts, task, planner, trial_with_server(algorithm, task, planner, pool)
-    )
-    chunk = chunk_size or chunk_for(facts, task, planner)
-    executor = Executor(task, planner, pool, chosen, chunk, row_cost(facts, planner), world)
-    run = FederatedRun(algorithm, executor, course(why), tap)
-    run.keep_checkpoints(checkpoint, resume)
-    return follow(run)
+
+
+def _alike(
+    layout: Layout, clients: Clients, node_accuracy: bool, gradient_norm: bool, **saves: bool
+) -> dict[str, str]:
+    """What processes must have in common before they can even share a model or a score."""
+    tested = hashlib.blake2b(digest_size=16)
+    for tensor in clients.test or ():
+        tested.update(raw_bytes(tensor))
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    return {
+        "the model's parameters": f"{shapes} {layout.dtype}",
+        "the test set": tested.hexdigest(),
+        "node_accuracy": repr(node_accuracy),
+        "gradient_norm": repr(gradient_norm),
+        **{f"whether there is a {name}": repr(given) for name, given in saves.items()},
+    }
 
 
 def require_shares(processes: int, clients: Clients, tap: Tap | None = None) -> None:

@@ -70,7 +70,7 @@ class WireExchange:
             traffic=self.traffic,
         )
         if bad is not None:
-            raise DivergenceError.of([bad], self.t + 1, "messages")
+            raise DivergenceError.of([bad], self.t + 1, "messages", everywhere=True)
         return results[0]
 
     def _by_backend(self, vectors: list[Vector], how: Merge, route: Route) -> Vector:

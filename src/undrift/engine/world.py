@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,8 +33,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from undrift import tree
 from undrift.engine.itinerary import Blocks
-from undrift.engine.post import LostError, Post
-from undrift.errors import DivergenceError, WorkerError
+from undrift.engine.post import LostError, Post, plain_words
+from undrift.errors import CheckpointError, DivergenceError, WorkerError
 from undrift.participation import Ids
 
 T = TypeVar("T")
@@ -40,11 +42,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
 GRACE = 3.0  # seconds that others get to say that they are alive
-TOLD = 8  # numbers of one `agree`: how many clients, and the first of them
+TOLD = 64  # numbers of one `agree`: how many clients, and the first of them
 
 
 class DifferentError(ValueError):
     """Processes that were started with different experiments; all of them raise it."""
+
+
+class TogetherError(CheckpointError):
+    """A checkpoint that the processes cannot go on from; all of them raise it."""
 
 
 class World:
@@ -90,7 +96,7 @@ class World:
         everywhere = self.gather([len(bad), *sorted(bad)[: TOLD - 1], *[0] * (TOLD - 1)][:TOLD])
         clients = [int(i) for told in everywhere for i in told[1 : 1 + min(told[0], TOLD - 1)]]
         if clients:
-            raise DivergenceError.of(sorted(set(clients)), round, what)
+            raise DivergenceError.of(sorted(set(clients)), round, what, everywhere=True)
 
     def require_same(self, settings: dict[str, str]) -> None:
         """Refuse processes with different code or experiments, on all of them."""
@@ -122,7 +128,7 @@ class Processes(World):
         for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
             places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
             flat = torch.cat([leaves[i].reshape(-1) for i in places])
-            self._call(partial(dist.all_reduce, flat, group=self.post.group))
+            self._call(dist.all_reduce, flat)
             parts = torch.split(flat, [leaves[i].numel() for i in places])
             for i, part in zip(places, parts, strict=True):
                 summed[i] = part.view(leaves[i].shape)
@@ -130,7 +136,7 @@ class Processes(World):
 
     def largest(self, values: Tensor) -> Tensor:
         values = values.clone()
-        self._call(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.post.group))
+        self._call(dist.all_reduce, values, op=dist.ReduceOp.MAX)
         return values
 
     def rows(self, values: T) -> T:
@@ -153,7 +159,7 @@ class Processes(World):
 
     def _gathered(self, own: Tensor) -> list[Tensor]:
         every = [torch.empty_like(own) for _ in range(self.size)]
-        self._call(lambda: dist.all_gather(every, own.contiguous(), group=self.post.group))
+        self._call(dist.all_gather, every, own.contiguous())
         return every
 
     def share_model(self, model: nn.Module) -> None:
@@ -161,7 +167,7 @@ class Processes(World):
             for tensor in (*model.parameters(), *model.buffers()):
                 shared = tensor.detach().clone().contiguous()
                 source = self.post.peer(0)
-                self._call(partial(dist.broadcast, shared, source, group=self.post.group))
+                self._call(dist.broadcast, shared, source)
                 tensor.copy_(shared)
 
     def require_same(self, settings: dict[str, str]) -> None:
@@ -184,20 +190,26 @@ class Processes(World):
             yield
         except LostError as error:
             raise self._explain(error) from error
-        except (WorkerError, DivergenceError, DifferentError):  # all processes raise these alike
+        except (WorkerError, DifferentError, TogetherError):  # all processes raise these alike
             raise
         except BaseException as error:
-            self._leave_note(error)
+            if not getattr(error, "everywhere", False):
+                self._leave_note(error)
             raise
 
-    def _call(self, collective: Callable[[], Any]) -> None:
+    def _call(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        if not self.open:
+            raise WorkerError("This process has left the others; start the run again.", ranks=[])
         try:
-            collective()
+            collective(*arguments, **options, group=self.post.group)
         except RuntimeError as error:
             raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> WorkerError:
         """Who is to blame for a wait that ended with this error, found out with the others."""
+        for each in (error, error.__cause__):
+            if each is not None:  # frames that hold the group would keep its connections open
+                traceback.clear_frames(each.__traceback__)
         self._disconnect()  # whoever waits for this process ends its wait, too
         reason = str(error).lower()
         hung = "timed out" in reason or "timeout" in reason
@@ -208,9 +220,9 @@ class Processes(World):
             notes, silent = {}, [0]
         if notes:
             rank, note = next(iter(notes.items()))
-            return WorkerError(f"Rank {rank} failed: {note}", ranks=[rank])
+            return WorkerError(f"Rank {rank} failed: {note}", ranks=[rank], final=True)
         if not silent:
-            return WorkerError(f"Processes lost each other: {_first(error)}.", ranks=[])
+            return WorkerError(f"Processes lost each other: {plain_words(error)}.", ranks=[])
         who = _ranks(silent)
         how = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
         remedy = "look at its machine, or raise the timeout" if hung else "look at its output"
@@ -243,6 +255,7 @@ class Processes(World):
     def _disconnect(self) -> None:
         if self.open:
             self.open = False
+            self.post.close()  # a group that is still held keeps its connections
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):
                 dist.destroy_process_group()
 
@@ -275,6 +288,7 @@ def restarted() -> bool:
     return launched() and restarts() > 0
 
 
+_attempts = itertools.count()  # of this process to join others
 _joined: Processes | None = None  # which this process has joined last
 
 
@@ -317,7 +331,8 @@ def join(timeout: float = TIMEOUT) -> World:
     store = _store(rank, size, timeout)
     # Keys of their own for every attempt: a store that outlives a restart still has the addresses
     # of the dead.
-    return meet(PrefixStore(f"undrift/{restarts()}", store), rank, size, timeout)
+    attempt = f"undrift/{restarts()}/{next(_attempts)}"
+    return meet(PrefixStore(attempt, store), rank, size, timeout)
 
 
 def _store(rank: int, size: int, timeout: float) -> Store:
@@ -337,8 +352,8 @@ def _store(rank: int, size: int, timeout: float) -> Store:
     except (RuntimeError, OSError) as error:
         problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
         raise WorkerError(
-            f"Rank {rank} needs to {problem}, got {_first(error)} within {timeout:g} s; start rank "
-            "0 and check MASTER_ADDR and MASTER_PORT.",
+            f"Rank {rank} needs to {problem}, got {plain_words(error)} within {timeout:g} s; start "
+            "rank 0 and check MASTER_ADDR and MASTER_PORT.",
             ranks=[0],
         ) from error
 
@@ -360,7 +375,7 @@ def meet(
         _await_all(store, rank, size, timeout if patience is None else patience, watch)
     except RuntimeError as error:  # the store has gone, and with it rank 0
         raise WorkerError(
-            f"Rank {rank} needs rank 0 to stay, got {_first(error)}; look at the output of rank 0.",
+            f"Rank {rank} needs rank 0 to stay, got {plain_words(error)}; look at its output.",
             ranks=[0],
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -377,7 +392,7 @@ def meet(
         whom = _ranks(silent).lower() if silent else "the others"
         raise WorkerError(
             f"Rank {rank} needs to connect to all others, got no connection to {whom} "
-            f"({_first(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
+            f"({plain_words(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
             "network's interface.",
             ranks=silent,
         ) from error
@@ -430,8 +445,3 @@ def _ranks(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"Rank {ranks[0]}"
     return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
-def _first(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
