@@ -26,8 +26,8 @@ import undrift as ud
 
 WORKERS, BATCH, HIDDEN, EVERY = 4, 64, 1300, 10
 GRIDS: dict[str, dict[str, list[Any]]] = {
-    "psgd": {"lr": [0.03, 0.1, 0.3, 1.0]},
-    "marsit": {"lr": [0.1, 0.3], "server_lr": [0.0003, 0.001, 0.003], "period": [100]},
+    "psgd": {"lr": [0.1, 0.3, 1.0]},
+    "marsit": {"lr": [0.1, 0.3], "server_lr": [0.001, 0.003], "period": [100]},
 }
 
 

@@ -19,7 +19,7 @@ from torch import nn
 import undrift as ud
 from tests.test_contract import VARIANTS
 from undrift import testing
-from undrift.engine.world import join
+from undrift.engine.meeting import join
 
 METHODS = {
     **{repr(algorithm): algorithm for algorithm in VARIANTS},
@@ -45,7 +45,9 @@ def settings_of(algorithm: Any) -> list[str]:
         return ["loop", "torus", "server"]
     if isinstance(algorithm, ud.Gossip):
         return ["loop", "random links"]
-    return ["loop", "stacked", "lonely"]
+    # Stacking is the executor's own affair, the same for all; a few methods stand for them.
+    stacked = isinstance(algorithm, ud.Scaffold | ud.FedSpeed | ud.FedLin)
+    return ["loop", "lonely", *(["stacked"] if stacked else [])]
 
 
 def runs() -> dict[str, Callable[[], ud.Run]]:

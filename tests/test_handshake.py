@@ -60,7 +60,9 @@ os._exit(9)
             [0],
             "Error: A run of 2 processes needs all of them, got nothing from rank 1 within 5 s",
         ),
-        ([1], "Error: Rank 1 needs to reach rank 0 at 127.0.0.1:"),
+        pytest.param(
+            [1], "Error: Rank 1 needs to reach rank 0 at 127.0.0.1:", marks=pytest.mark.long
+        ),
         ([0, "dies"], "Error: Rank 0 needs to connect to all others, got no connection to rank 1"),
     ],
     ids=["rank 1 never comes", "rank 0 never comes", "rank 1 dies while it is met"],

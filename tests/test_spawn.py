@@ -105,7 +105,7 @@ def test_a_closed_run_of_peers_says_that_the_others_are_gone():
     [
         ("raise", "Rank 1 failed: no more coffee"),
         ("kill", "Rank 1 was lost, killed or crashed"),
-        ("stop", "Rank 1 has not answered for 5 s"),
+        pytest.param("stop", "Rank 1 has not answered for 5 s", marks=pytest.mark.long),
     ],
 )
 def test_a_process_that_fails_is_named_and_none_is_left(how, said):

@@ -134,6 +134,7 @@ def main() -> None:
         "gradient norm": gradient_norm(),
     }
     Path(sys.argv[1], f"rank-{post.rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import undrift as ud
 from undrift import catalogue, launch, show, trial
 from undrift.check import is_finite, nearest, require, require_choice
 from undrift.data_command import data_app
+from undrift.engine.meeting import TIMEOUT, joined, launched, restarted, speaking
 from undrift.engine.simulate import require_shares
-from undrift.engine.world import TIMEOUT, joined, launched, restarted, speaking
 from undrift.options import (
     OUTPUT,
     Force,

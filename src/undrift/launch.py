@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from undrift.engine.meeting import launched, restarts
 from undrift.engine.spawn import threads_for
-from undrift.engine.world import launched, restarts
 from undrift.errors import WorkerError
 
 RESTARTS = 3

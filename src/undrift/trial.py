@@ -28,9 +28,9 @@ from undrift.data import (
 )
 from undrift.devices import Fleet, Trace
 from undrift.devices import parse as parse_devices
+from undrift.engine.meeting import restarted
 from undrift.engine.run import Run
 from undrift.engine.simulate import simulate
-from undrift.engine.world import restarted
 from undrift.forms import parse_model, parse_participation, parse_slowdown, parse_work
 from undrift.record import PeerRecord, Record, Totals
 

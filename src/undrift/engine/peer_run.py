@@ -20,9 +20,9 @@ from undrift.engine.evaluate import gradient
 from undrift.engine.local import Meter
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
+from undrift.engine.processes import Processes
 from undrift.engine.run import Course, Run
 from undrift.engine.wire_exchange import WireExchange
-from undrift.engine.world import Processes
 from undrift.errors import UndriftError
 from undrift.record import PeerRecord
 from undrift.route import Route

@@ -22,11 +22,12 @@ from undrift.engine.clock import Clock, Lap
 from undrift.engine.evaluate import Score, evaluate
 from undrift.engine.execute import Executor, Mode, Tap
 from undrift.engine.local import Meter
+from undrift.engine.meeting import code_digest, restarted
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.probe import Facts
 from undrift.engine.round import play
-from undrift.engine.world import World, code_digest, restarted
+from undrift.engine.world import World
 from undrift.errors import DivergenceError, UndriftError
 from undrift.record import Record, Totals
 from undrift.schedule import resolve

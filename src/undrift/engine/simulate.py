@@ -30,13 +30,13 @@ from undrift.engine.choose import (
 )
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execute import Executor, Tap
+from undrift.engine.meeting import TIMEOUT
 from undrift.engine.peer_run import PeerRun, require_equal_steps
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Planner
 from undrift.engine.probe import inspect
 from undrift.engine.run import Course, FederatedRun, Run
 from undrift.engine.spawn import enter, follow
-from undrift.engine.world import TIMEOUT
 from undrift.objective import Loss, Task
 from undrift.route import Route
 from undrift.schedule import resolve, scheduled

@@ -25,8 +25,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
 from undrift.check import require
+from undrift.engine.meeting import join, launched, meet
 from undrift.engine.run import Run
-from undrift.engine.world import World, join, launched, meet
+from undrift.engine.world import World
 from undrift.errors import UndriftError, WorkerError
 
 Simulate = Callable[..., Run]

@@ -14,7 +14,7 @@ from undrift.engine import neighbours, wire
 from undrift.engine.comm import Rows, Traffic, require_floats
 from undrift.engine.execute import finite_rows
 from undrift.engine.itinerary import itinerary
-from undrift.engine.world import Processes
+from undrift.engine.processes import Processes
 from undrift.errors import DivergenceError, UndriftError
 from undrift.route import Route
 from undrift.topology import Topology
