@@ -22,10 +22,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test-fast: $(READY)
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(WORKERS)
 
 test-long: $(READY)  ## the statistical and exhaustive checks, minutes
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m long
+	$(BIN)/pytest -n $(WORKERS) -m long
 
 bench: $(READY)  ## one-bit operations and the cost of minibatches on this machine
 	$(BIN)/python benchmarks/onebit.py

@@ -21,8 +21,15 @@ from tests.test_contract import VARIANTS
 from undrift import testing
 from undrift.engine.meeting import join
 
+
+def worth_a_launch(algorithm: Any) -> bool:
+    """Every method, and of the variants those that send something else."""
+    plain = type(algorithm)(lr=0.1)
+    return algorithm == plain or isinstance(algorithm, ud.SSDM | ud.Marsit | ud.EFSignSGD)
+
+
 METHODS = {
-    **{repr(algorithm): algorithm for algorithm in VARIANTS},
+    **{repr(algorithm): algorithm for algorithm in VARIANTS if worth_a_launch(algorithm)},
     "compressed": ud.Compressed(ud.FedACG(lr=0.1), ud.QSGD(bits=4)),
     "accelerated": ud.Accelerated(ud.FedMLB(lr=0.1)),
 }
@@ -45,9 +52,9 @@ def settings_of(algorithm: Any) -> list[str]:
         return ["loop", "torus", "server"]
     if isinstance(algorithm, ud.Gossip):
         return ["loop", "random links"]
-    # Stacking is the executor's own affair, the same for all; a few methods stand for them.
-    stacked = isinstance(algorithm, ud.Scaffold | ud.FedSpeed | ud.FedLin)
-    return ["loop", "lonely", *(["stacked"] if stacked else [])]
+    # Stacking and empty shares are the executor's own affair; a few methods stand for all.
+    some = isinstance(algorithm, ud.Scaffold | ud.FedSpeed | ud.FedLin | ud.FedNova)
+    return ["loop", "lonely", "stacked"] if some else ["loop"]
 
 
 def runs() -> dict[str, Callable[[], ud.Run]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -60,3 +63,17 @@ def on_net(algorithm: Any, *, mode: str, rounds: int = 4, **options: Any) -> ud.
 
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that `make` has filled, once for all workers of a test session."""
+    base = factory.getbasetemp()
+    common = base.parent if base.name.startswith("popen-") else base
+    with (common / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits for the first
+        folder = common / name
+        if not (folder / "made").exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            (folder / "made").touch()
+    return folder

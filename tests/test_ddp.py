@@ -22,8 +22,6 @@ from tests import ddp_job
 from tests.ddp_job import ANY_BUCKETS, DIM, HOOKS, LR, ONE_PARAMETER, PLAIN, STEPS
 from undrift.engine.post import HEADER
 
-pytestmark = pytest.mark.xdist_group("ddp")  # which share two launches
-
 WORLDS = [2, 4]
 JOB = Path(__file__).with_name("ddp_job.py")
 EXAMPLE = JOB.parent.parent / "examples" / "ddp_onebit.py"

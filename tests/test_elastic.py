@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("elastic")  # which share the uninterrupted run
-
 ROUNDS = 120
 COMMON = ["--clients", "6", "--rounds", str(ROUNDS), "--evaluate-every", "40", "--quiet", "--json"]
 METHODS = {

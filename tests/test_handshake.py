@@ -56,9 +56,10 @@ os._exit(9)
 @pytest.mark.parametrize(
     ("comes", "said"),
     [
-        (
+        pytest.param(
             [0],
             "Error: A run of 2 processes needs all of them, got nothing from rank 1 within 5 s",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             [1], "Error: Rank 1 needs to reach rank 0 at 127.0.0.1:", marks=pytest.mark.long

@@ -187,6 +187,7 @@ def test_two_machines_give_what_as_many_processes_of_one_give(pair):
     assert found == dict(zip(RUNS, four, strict=True))
 
 
+@pytest.mark.long
 def test_marsit_sends_the_bits_that_the_thesis_counts(pair):
     """2 (M - 1) / M bits a coordinate a round over every link of a ring of M workers.
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests import wire_job as job
+from tests.support import made_once
 from tests.test_processes import launch
-
-pytestmark = pytest.mark.xdist_group("wire")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each of the three ranks found."""
-    folder = tmp_path_factory.mktemp("wire")
-    launch(3, Path(job.__file__), str(folder))
+    folder = made_once(
+        tmp_path_factory, "wire", lambda folder: launch(3, Path(job.__file__), str(folder))
+    )
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(3)]
 
 
