@@ -46,6 +46,7 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
+    before = dict(os.environ)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads_for(processes)))
     # Without it workers of a second attempt may read the addresses of the first, and fail again.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -71,6 +72,10 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
             return 128 + int(error.sigval)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            logging.disable(logging.NOTSET)
         return _reported(result) or 0
 
 
