@@ -1,0 +1,111 @@
+"""From a folder of results to the page and figures that a colleague reads."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.catalogue import paper
+from undrift.experiment import Data, Experiment
+from undrift.folder import DEALT, EXPERIMENT, Results, repeat
+from undrift.ground import dataset, deal, label_counts
+from undrift.report import Comparison
+from undrift.result import Trial, by_label, write_whole
+
+MOST_CLIENTS = 1000  # of a heat map that can still be read
+
+
+def keep_partition(folder: Path, data: Data, seed: int) -> None:
+    """Write who holds what, so that a report needs no data."""
+    clients = deal(data, seed)
+    if len(clients) > MOST_CLIENTS:
+        return
+    source = dataset(data.name, data.folder)
+    told = {
+        "labels": list(source.labels or map(str, range(source.classes))),
+        "samples": label_counts(clients, source.classes).tolist(),
+    }
+    write_whole(folder / DEALT, json.dumps(told) + "\n")
+
+
+def comparison_of(results: Results, trials: Sequence[Trial]) -> Comparison:
+    """What the page shows of a folder: these trials, each under its method's name."""
+    experiment = results.experiment
+    counts, labels = _dealt(results.folder)
+    damaged = sum(trial.damaged for trial in results.trials)
+    path = results.folder / EXPERIMENT
+    return Comparison(
+        title=_title(experiment, results.folder),
+        trials=trials,
+        target=None if experiment is None else experiment.evaluation.target,
+        command="" if experiment is None else repeat(results.folder),
+        experiment=path.read_text(encoding="utf-8") if path.is_file() else "",
+        environment=results.environment,
+        notes=_notes(experiment),
+        partition=counts,
+        labels=labels,
+        warnings=[f"{damaged} damaged lines of records were left out."] if damaged else [],
+    )
+
+
+def by_method(trials: Sequence[Trial]) -> dict[str, dict[str, list[Trial]]]:
+    """By method, then by cell of the sweep."""
+    methods: dict[str, dict[str, list[Trial]]] = {}
+    for label, seeds in by_label(trials).items():
+        methods.setdefault(seeds[0].facts.get("title", label), {})[label] = seeds
+    return methods
+
+
+def mean_last(seeds: Sequence[Trial]) -> float:
+    """Mean over seeds; a run that diverged counts as nothing learned."""
+    return float(np.mean([t.last if t.status == "finished" else 0.0 for t in seeds]))
+
+
+def best_cells(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
+    """Each method at the best of its cells."""
+    return {title: max(cells.values(), key=mean_last) for title, cells in by_method(trials).items()}
+
+
+def chosen_of(trials: Sequence[Trial]) -> list[Trial]:
+    """Each method at the best of its cells, under its own name."""
+    return [
+        replace(trial, label=title)
+        for title, seeds in best_cells(trials).items()
+        for trial in seeds
+    ]
+
+
+def _title(experiment: Experiment | None, folder: Path) -> str:
+    if experiment is None:
+        return folder.name
+    return experiment.title or f"{experiment.data.name}, {experiment.data.clients} clients"
+
+
+def _notes(experiment: Experiment | None) -> dict[str, str]:
+    """By label: what the method is, and where it is from."""
+    if experiment is None:
+        return {}
+    notes = {}
+    for method in experiment.methods:
+        said = (inspect.getdoc(method.cls) or "").splitlines()
+        source = paper(method.cls)
+        notes[method.title] = " ".join(part for part in (said[0] if said else "", source) if part)
+    return notes
+
+
+def _dealt(folder: Path) -> tuple[NDArray[np.int64] | None, Sequence[str]]:
+    path = folder / DEALT
+    if not path.is_file():
+        return None, ()
+    try:
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return np.array(told["samples"], dtype=np.int64), tuple(told["labels"])
+    except (ValueError, KeyError, TypeError):
+        return None, ()
