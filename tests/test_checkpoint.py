@@ -19,7 +19,7 @@ import undrift as ud
 from undrift import testing
 from undrift.cli import METHODS, setting
 from undrift.engine import checkpoint as disk
-from undrift.options import DEFAULT_LR
+from undrift.method import DEFAULT_LR
 
 SCAFFOLD = ud.Scaffold(lr=0.1)
 

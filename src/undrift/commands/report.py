@@ -1,0 +1,66 @@
+"""`undrift report`: the page of one or several folders of results, or their figures."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from undrift import show
+from undrift.commands.conclude import summary
+from undrift.folder import FIGURES, REPORT, Results, read
+from undrift.options import Json
+from undrift.reporting import chosen_of, comparison_of
+from undrift.result import Trial
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of results.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html in the first folder.")
+    ] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Also PNG and PDF of the curves, for a paper.")
+    ] = False,
+    cells: Annotated[
+        bool, typer.Option("--all", help="All cells of a sweep, not each method's best.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the page that a colleague can open, and the table; nothing is run.
+
+    Examples: undrift report runs/demo --figures; undrift report runs/mine runs/theirs
+    """
+    found = [read(folder) for folder in folders]
+    trials = _together(found, cells=cells)
+    first = found[0]
+    console, err = show.paper(stderr=as_json), Console(stderr=True)
+    evaluation = first.experiment.evaluation if first.experiment else None
+    shown: dict[str, list[Trial]] = {}
+    for trial in trials:
+        shown.setdefault(trial.label, []).append(trial)
+    if evaluation is not None:
+        show.table(shown, evaluation, console)
+    from undrift import report as pages
+
+    comparison = comparison_of(first, trials)
+    path = out or folders[0] / REPORT
+    pages.write(comparison, path)
+    err.print(f"Report: {path}", highlight=False)
+    if figures:
+        for figure in pages.figures(comparison, folders[0] / FIGURES):
+            err.print(f"Figure: {figure}", highlight=False)
+    if as_json and first.experiment is not None:
+        print(json.dumps(summary(shown, first.experiment)))
+
+
+def _together(found: list[Results], *, cells: bool) -> list[Trial]:
+    """Trials of all folders; of several folders, each label with its folder's name."""
+    together = []
+    for results in found:
+        chosen = list(results.trials) if cells else chosen_of(results.trials)
+        mark = f" ({results.folder.name})" if len(found) > 1 else ""
+        together += [replace(trial, label=trial.label + mark) for trial in chosen]
+    return together
