@@ -181,8 +181,9 @@ class Evaluation(Part):
     target: Annotated[list[Share], Field(min_length=1)] = Field(
         [0.8], description="Accuracies to be reached."
     )
-    smoothing: Literal["raw", "ema", "window"] = Field(
-        "raw", description="Of the accuracy that is held against the target: EMA 0.9, window 10."
+    smoothing: Literal["raw", "ema", "window", "best"] = Field(
+        "raw",
+        description="Of the accuracy held against the target: raw, ema (0.9), window (10), best.",
     )
     train_loss: bool = Field(False, description="The objective on all training data, too.")
     node_accuracy: bool = Field(True, description="Peers: test each node's own model, too.")
