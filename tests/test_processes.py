@@ -137,6 +137,7 @@ def test_processes_with_another_experiment_are_refused(launched):
     assert found["others"]["seed"].startswith(start + "seed = 1 on rank 1, and 0 on rank 0")
     assert "algorithm = FedAvg(lr=0.2" in found["others"]["lr"]
     assert "rounds = 4 on rank 1, and 3 on rank 0" in found["others"]["rounds"]
+    assert found["others"]["test set"].startswith(start + "the test set = ")
 
 
 def test_a_checkpoint_of_one_process_is_read_by_several(launched, given):
