@@ -96,7 +96,7 @@ BAD = {
         ["run", "netfleet", "--clients", "7", "--partition", "shards", "--weighting", "size"],
         "weigh the same",
     ),
-    "no clients": (["run", "netfleet", "--clients", "0"], "clients >= 1"),
+    "no clients": (["run", "netfleet", "--clients", "0"], "data.clients needs a number >= 1"),
     "shards": (["run", "netfleet", "--partition", "shards:x"], "a form such as shards:2"),
 }  # fmt: skip
 

@@ -296,3 +296,149 @@ def test_without_matplotlib_or_jinja_tables_still_work(
     assert code == 0
     assert "rounds to 80 %" in out
     assert err.count("pip install 'undrift[report]'") == 2
+
+
+FAST = ["--rounds", "2", "--clients", "6", "--work", "steps:1", "--quiet"]
+
+
+def test_force_touches_nothing_that_is_not_a_runs(call, tmp_path: Path) -> None:  # noqa: F811
+    mine = tmp_path / "mine"
+    (mine / "figures").mkdir(parents=True)
+    (mine / "data.csv").write_text("1")
+    (mine / "figures" / "thesis.pdf").write_text("2")
+    code, _, err = call("run", "fedavg", *FAST, "--out", str(mine), "--force")
+    assert code == 2
+    assert "does not touch 'data.csv'" in " ".join(err.split())
+    ours = tmp_path / "ours"
+    assert call("run", "fedavg", *FAST, "--out", str(ours))[0] == 0
+    assert call("run", "fedavg", *FAST, "--out", str(ours), "--force")[0] == 0
+    (ours / "checkpoints").mkdir()
+    (ours / "checkpoints" / "precious.pt").write_text("3")
+    code, _, err = call("run", "fedavg", *FAST, "--out", str(ours), "--force")
+    assert code == 2
+    assert "does not touch 'checkpoints'" in " ".join(err.split())
+    assert (ours / "records.jsonl").exists()
+
+
+def test_force_leaves_what_the_run_reads(call, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "x"
+    call("run", "fedavg", *FAST, "--out", str(out))
+    code, _, err = call("run", str(out / "experiment.toml"), "--out", str(out), "--force")
+    assert code == 2
+    assert "which the run reads" in " ".join(err.split())
+    assert (out / "experiment.toml").exists()
+
+
+def test_export_writes_safetensors_and_never_over_another(call, tmp_path: Path) -> None:  # noqa: F811
+    out, target = tmp_path / "x", tmp_path / "m.safetensors"
+    call("run", "fedavg", *FAST, "--out", str(out))
+    assert call("export", str(out), "--out", str(target))[0] == 0
+    first, again = load_file(out / "model.safetensors"), load_file(target)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert call("export", str(out), "--out", str(target))[0] == 2
+    # What was exported is not what the next run of this process starts with.
+    run = start({"name": "fedavg"}, data={"clients": 6}, training={"rounds": 2, "work": "steps:1"})
+    for _ in run:
+        pass
+    assert read(out).trials[0].model_sha256 == run.model_sha256
+
+
+def test_compare_obeys_set_and_takes_ones_own_methods(call, tmp_path: Path) -> None:  # noqa: F811
+    example = Path(__file__).parent.parent / "examples" / "own_algorithm.py"
+    out = tmp_path / "x"
+    code, shown, err = call(
+        "compare", "fedavg", f"{example}:Heavy", *FAST, "--set", "engine.checkpoint_every=1",
+        "--out", str(out), "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    assert list(json.loads(shown.splitlines()[-1])) == ["FedAvg", "Heavy"]
+    assert Experiment.read(out / "experiment.toml").engine.checkpoint_every == 1
+    assert (out / "checkpoints" / "fedavg-lr0.1-seed0").is_dir()
+    code, _, err = call("compare", "--resume", str(out), "--rounds", "9")
+    assert code == 2
+    assert "beside a file or --resume" in " ".join(err.split())
+
+
+def test_drift_survives_an_interruption(
+    call,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, out = tmp_path / "e.toml", tmp_path / "x"
+    path.write_text(
+        '[[methods]]\nname = "fedavg"\n[data]\nclients = 6\n[training]\nrounds = 4\n'
+        'work = "steps:1"\n[evaluation]\ndrift = true\n[engine]\ncheckpoint_every = 1\n'
+    )
+    real = result.Journal.add
+
+    def add(self: result.Journal, record: ud.Record) -> None:
+        if record.round == 3:
+            raise KeyboardInterrupt
+        real(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(result.Journal, "add", add)
+        code, shown, err = call("run", str(path), "--quiet", "--out", str(out))
+    assert code == 130
+    assert f"undrift run --resume {out}" in " ".join(err.split())
+    assert "stopped after 2" in shown
+    code, _, err = call("run", "--resume", str(out), "--quiet")
+    assert code == 0, err
+    lines = (out / "records.drift.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
+
+
+def test_a_changed_experiment_is_not_taken_for_the_same(call, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "x"
+    call("compare", "fedavg", "fedprox", *FAST, "--out", str(out))
+    told = (out / "experiment.toml").read_text()
+    (out / "experiment.toml").write_text(told.replace("rounds = 2", "rounds = 3"))
+    code, _, err = call("run", "--resume", str(out))
+    assert code == 2
+    assert "the experiment that fedavg-lr0.1-seed0 was run with" in " ".join(err.split())
+
+
+def test_folders_of_one_name_are_told_apart(call, tmp_path: Path) -> None:  # noqa: F811
+    folders = [tmp_path / name / "run" for name in "ab"]
+    for folder in folders:
+        call("run", "fedavg", *FAST, "--out", str(folder))
+    code, _, err = call("report", *map(str, folders))
+    assert code == 2
+    assert "--out" in err
+    page = tmp_path / "both.html"
+    code, shown, _ = call("report", *map(str, folders), "--out", str(page))
+    assert code == 0
+    assert all(f"FedAvg ({folder})" in shown for folder in folders)
+
+
+def test_labels_and_folders_may_hold_anything(call, tmp_path: Path) -> None:  # noqa: F811
+    path, out = tmp_path / "e.toml", tmp_path / "x[/b]"
+    path.write_text(
+        '[[methods]]\nname = "fedavg"\nlabel = "a [/b] $x_$ [red]"\n[data]\nclients = 6\n'
+        '[training]\nrounds = 2\nwork = "steps:1"\n'
+    )
+    code, shown, err = call("run", str(path), "--quiet", "--out", str(out))
+    assert code == 0, err
+    assert "a [/b] $x_$ [red]" in shown
+    assert (out / "report.html").exists()
+
+
+def test_diverged_seeds_stay_in_the_table(call, file: Path, tmp_path: Path) -> None:  # noqa: F811
+    code, shown, _ = call(
+        "run", str(file), *TINY, "--set", "fedavg.lr=1e38", "--quiet", "--out", str(tmp_path / "x")
+    )
+    assert code == 0
+    (row,) = [line for line in shown.splitlines() if "FedAvg" in line]
+    assert "diverged" in row
+
+
+def test_a_method_whose_state_has_no_model_is_told_so(call, tmp_path: Path) -> None:  # noqa: F811
+    example = Path(__file__).parent.parent / "examples" / "own_algorithm.py"
+    broken = tmp_path / "bare.py"
+    text = example.read_text().partition("\nif __name__")[0].partition("\ncheck_algorithm(")[0]
+    broken.write_text(text.replace("return HeavyServer(x0, torch.zeros_like(x0))", "return x0"))
+    code, out, _ = call("check", f"{broken}:Heavy", "--json")
+    assert code == 1
+    assert (
+        "field x, such as a NamedTuple" in json.loads(out.splitlines()[-1])["failed"]["one round"]
+    )

@@ -196,7 +196,7 @@ class TestReading:
         self, tmp_path_factory: Any, label: str, status: Any, accuracies: list[Any], counted: bool
     ) -> None:
         folder = tmp_path_factory.mktemp("trial")
-        journal = Journal(folder, "a", replace(TRIAL, label=label), after=None)
+        journal = Journal(folder, "a", replace(TRIAL, label=label, name="a"), after=None)
         for number, accuracy in enumerate(accuracies, 1):
             journal.add(record(number, accuracy))
         totals = Totals(1, 2, 3, 4, 5.5, 6.5) if counted else None

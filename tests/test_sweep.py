@@ -445,3 +445,18 @@ class TestSearch:
         assert job.method.given["lr"] == 1.0
         with pytest.raises(ValueError, match="FedSpeed needs lam >= lr"):
             planner.jobs(1, {"method.lr": 1.0})
+
+
+def test_a_field_of_one_method_by_its_place_is_swept() -> None:
+    values = {"methods": [{"name": "fedavg"}, {"name": "fedspeed"}]}
+    grid = {"sweep": {"grid": {"methods[0].lr": [0.01, 0.1]}}}
+    planned = jobs(Experiment.of(values | grid))
+    assert [job.label for job in planned] == ["FedAvg lr=0.01", "FedAvg lr=0.1", "FedSpeed"]
+    assert [job.method.build().lr for job in planned] == [0.01, 0.1, 0.1]
+
+
+def test_a_field_that_changes_no_method_is_refused() -> None:
+    values = {"methods": [{"name": "fedavg", "work": "steps:1"}]}
+    grid = {"sweep": {"grid": {"training.work": ["steps:2", "steps:3"]}}}
+    with pytest.raises(ValueError, match=r"fields that change a method, got 'training\.work'"):
+        jobs(Experiment.of(values | grid))

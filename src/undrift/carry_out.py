@@ -57,6 +57,7 @@ def described(job: Job) -> Trial:
         seed=job.seed,
         rounds=job.experiment.training.rounds,
         facts={"title": job.method.title, "cell": dict(job.cell)},
+        name=job.name,
     )
 
 
@@ -98,15 +99,14 @@ def _follow(
     tracker.begin(replace(journal.trial, records=journal.records[:-1]))
     if after is not None:
         tracker.add(after)
+    path = recorder.folder / f"{job.name}.drift.jsonl" if writes else None
+    drifts = None if drift is None else DriftLog(drift, path, 0 if after is None else after.round)
     facts = {**trial.facts, "mode": run.mode, "why": run.why, "processes": run.world.size}
     watch(run, None)
 
     def ended(status: Any, reason: str = "") -> Trial:
-        if drift is not None:
-            facts["drift"] = _recent(drift)
-            if writes:
-                lines = [json.dumps(asdict(each)) + "\n" for each in drift.rounds]
-                write_whole(recorder.folder / f"{job.name}.drift.jsonl", "".join(lines))
+        if drifts is not None:
+            facts["drift"] = drifts.recent()
         sha = run.model_sha256 if status == "finished" and run.whole else None
         if writes and status == "finished" and job.experiment.engine.save_models:
             _save_model(run, trial, recorder.folder / f"{_prefix(job)}{MODEL}", sha)
@@ -116,6 +116,8 @@ def _follow(
 
     try:
         for record in run:
+            if drifts is not None:  # first: a checkpoint brings back its record, but not this
+                drifts.add()
             journal.add(record)
             tracker.add(record)
             watch(run, record)
@@ -136,12 +138,30 @@ def _save_model(run: Run, trial: Trial, path: Path, sha: str | None) -> None:
     save_safetensors(run.model, path, told | ({"sha256": sha} if sha else {}))
 
 
-def _recent(drift: Drift) -> dict[str, float]:
-    """Means over the last ten rounds of what could be measured."""
-    found = {}
-    for name in ("divergence", "cosine", "alignment"):
-        values = [getattr(each, name) for each in drift.rounds]
-        told = [value for value in values if value is not None][-10:]
-        if told:
-            found[name] = sum(told) / len(told)
-    return found
+class DriftLog:
+    """The drift of each round as a line of a file; going on keeps those of the rounds before."""
+
+    def __init__(self, drift: Drift, path: Path | None, after: int) -> None:
+        self._drift, self._path = drift, path
+        self._rounds: list[dict[str, Any]] = []
+        if path is not None and path.is_file():
+            told = [json.loads(line) for line in path.read_text().splitlines()]
+            self._rounds = [each for each in told if each["round"] <= after]
+        self._write()
+
+    def add(self) -> None:
+        self._rounds.append(asdict(self._drift.rounds[-1]))
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is not None:
+            write_whole(self._path, "".join(json.dumps(each) + "\n" for each in self._rounds))
+
+    def recent(self) -> dict[str, float]:
+        """Means over the last ten rounds of what could be measured."""
+        found = {}
+        for name in ("divergence", "cosine", "alignment"):
+            told = [each[name] for each in self._rounds if each[name] is not None][-10:]
+            if told:
+                found[name] = sum(told) / len(told)
+        return found

@@ -2,6 +2,8 @@
 
 import sys
 import traceback
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +16,7 @@ from undrift.commands.data import data_app
 from undrift.commands.run import run_app
 from undrift.engine.meeting import joined, launched
 from undrift.experiment import SUFFIX
+from undrift.folder import EXPERIMENT
 from undrift.method import METHODS, known
 
 app = typer.Typer(
@@ -34,18 +37,45 @@ app.command("export")(export.export)
 app.command("schema")(init.schema)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(ud.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    pass
+
+
 def _routed(arguments: list[str]) -> list[str]:
     """`undrift run` takes a method in any case, a file, or a folder to go on with."""
     if len(arguments) < 2 or arguments[0] != "run":
         return arguments
     first = arguments[1]
-    if first.endswith(SUFFIX) or first.startswith("--resume"):
-        return ["run", "file", *arguments[1:]]
-    if first.startswith("-") or first == "file":
+    if first == "file" or first in ("--help", "-h"):
         return arguments
-    if first.lower() not in METHODS and ":" not in first:
+    if first.lower() in METHODS:
+        return ["run", first.lower(), *arguments[2:]]
+    if first.startswith("-") or any(word.endswith(SUFFIX) for word in arguments[1:]):
+        return ["run", "file", *arguments[1:]]
+    if (Path(first) / EXPERIMENT).is_file():
+        raise ValueError(
+            f"run needs a method or a file, got the folder {first!r}; repeat it with undrift run "
+            f"{Path(first) / EXPERIMENT}, or go on with undrift run --resume {first}."
+        )
+    if ":" in first:
         known(first)
-    return ["run", first.lower(), *arguments[2:]]
+        raise ValueError(
+            f"run needs a method of the library or a file, got {first!r}; write it into a file "
+            f"with undrift init mine.toml --methods {first}."
+        )
+    known(first)  # which says what is nearest
+    return arguments
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -90,7 +91,15 @@ class Method(Part):
     def resolved(self) -> Method:
         """With every hyper-parameter, also those left at their defaults."""
         own = hyper_parameters(build(self.cls, self.given))
-        return Method(**{**own, **self.model_dump(include=set(Method.model_fields))})
+        told = {**own, **self.model_dump(include=set(Method.model_fields))}
+        return Method(**{**told, "name": absolute(self.name, Path())})
+
+
+def absolute(name: str, folder: Path) -> str:
+    """A method's name; of one in a file, with the whole path, if it is in this folder."""
+    place, _, cls = name.rpartition(":")
+    there = place.endswith(".py") and (folder / place).is_file()
+    return f"{(folder / place).absolute()}:{cls}" if there else name
 
 
 class Range(Part):

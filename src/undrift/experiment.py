@@ -13,12 +13,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
 from undrift.check import nearest, require
-from undrift.compared import Method, Range, Sweep
+from undrift.compared import Method, Range, Sweep, absolute
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.method import can_be_none, require_names
 from undrift.sections import Data, Devices, Engine, Evaluation, Model, Part, Training
@@ -73,6 +74,10 @@ class Experiment(Part):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Experiment:
         """From nested dictionaries, as TOML gives them."""
+        table = isinstance(values, Mapping)
+        require(
+            table, "Experiment.of", "nested dictionaries", values, "files go to Experiment.read"
+        )
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -96,6 +101,9 @@ class Experiment(Part):
                 f"{path} needs to be text in UTF-8, got byte 0x{error.object[error.start]:02x} at "
                 f"position {error.start}; save it as UTF-8."
             ) from None
+        for method in values.get("methods", []):  # one's own may lie beside the file
+            if isinstance(method, dict) and isinstance(method.get("name"), str):
+                method["name"] = absolute(method["name"], path.parent)
         try:
             return cls.of(values)
         except ValueError as error:
@@ -121,7 +129,8 @@ class Experiment(Part):
         values = self.values()
         for path, value in changes.items():
             for place in self._places(path, values):
-                said = place.none if value is None else value
+                nothing = value is None or (place.nullable and str(value).lower() == "none")
+                said = place.none if nothing else value
                 if said is None:
                     place.owner.pop(place.name, None)
                 else:
@@ -142,7 +151,8 @@ class Experiment(Part):
                 raise ValueError(
                     f"{section} has no {name!r}{nearest(name, known)}; it has {', '.join(known)}."
                 )
-            return [_Place(values.setdefault(section, {}), name)]
+            nullable = name in known and _takes_none(known[name].annotation)
+            return [_Place(values.setdefault(section, {}), name, nullable=nullable)]
         every = section in ("method", "methods")
         found = [
             _place(method, owner, name)
@@ -163,13 +173,19 @@ class _Place(NamedTuple):
     owner: dict[str, Any]
     name: str
     none: str | None = None  # what None is there, if it is not to say nothing
+    nullable: bool = False  # whether "none" says nothing there
 
 
 def _place(method: Method, owner: dict[str, Any], name: str) -> _Place:
     if name in Method.model_fields:
-        return _Place(owner, name)
+        nullable = _takes_none(Method.model_fields[name].annotation)
+        return _Place(owner, name, nullable=nullable)
     require_names(method.cls, [name])
     return _Place(owner, name, "none" if can_be_none(method.cls, name) else None)
+
+
+def _takes_none(annotation: Any) -> bool:
+    return NoneType in get_args(annotation)
 
 
 def is_named(method: Method, text: str) -> bool:

@@ -30,7 +30,7 @@ from undrift.vector import raw_bytes
 # ONNX against torch, as |a - b| <= TOLERANCE * (1 + |b|): both sum in single precision, each in its
 # own order.
 TOLERANCE = 1e-4
-_OWN = ("undrift", "content_sha256")  # written into every file
+OWN_METADATA = ("undrift", "content_sha256")  # written into every file
 
 
 def save_safetensors(
@@ -46,7 +46,12 @@ def save_safetensors(
     for key, value in told.items():
         text = isinstance(key, str) and isinstance(value, str)
         require(text, "save_safetensors", "metadata of text only", {key: value}, "use str()")
-        require(key not in _OWN, "save_safetensors", f"metadata beside {', '.join(_OWN)}", key)
+        require(
+            key not in OWN_METADATA,
+            "save_safetensors",
+            f"metadata beside {', '.join(OWN_METADATA)}",
+            key,
+        )
     # Clones, because safetensors refuses tensors that share memory.
     state = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in _state(model).items()}
     told |= {"undrift": __version__, "content_sha256": _digest(state)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from undrift.check import require
 from undrift.engine.meeting import restarted
 from undrift.errors import UndriftError
 from undrift.experiment import Experiment
@@ -21,24 +22,45 @@ CURVES, PARTITION, REPORT = "curves.png", "partition.png", "report.html"
 DEALT = "partition.json"  # (clients, labels) samples
 MODEL = "model.safetensors"
 CHECKPOINTS, FIGURES, TRACKED = "checkpoints", "figures", "tracked"
-_OURS = {EXPERIMENT, ENVIRONMENT, CURVES, PARTITION, REPORT, DEALT, MODEL, SEARCH}
-_SUFFIXES = (".jsonl", ".csv", ".part")
+_FIXED = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, DEALT, MODEL, SEARCH)
+_OF_A_TRIAL = (".json", ".jsonl", ".csv", ".drift.jsonl", f"-{MODEL}")
+_PICTURES = (".png", ".pdf", ".svg")
 
 
-def _written_here(path: Path) -> bool:
-    if path.is_dir():
-        return path.name in (CHECKPOINTS, FIGURES, TRACKED)
-    if path.suffix == ".json" and path.with_suffix(".jsonl").exists():
-        return True
-    heat = path.suffix == ".png" and path.name.startswith("heat-")
-    named = path.name in _OURS or path.name.endswith(f"-{MODEL}")
-    return path.is_file() and (path.suffix in _SUFFIXES or named or heat)
+def _ours(out: Path) -> set[Path]:
+    """What a run has written into a folder; nothing, unless it holds an experiment of ours."""
+    if [path.name for path in out.iterdir()] == [PARTITION]:  # of `undrift data show`
+        return {out / PARTITION}
+    if not all((out / name).is_file() for name in (EXPERIMENT, ENVIRONMENT)):
+        return set()
+    trials = {path.stem for path in out.glob("*.json") if path.with_suffix(".jsonl").is_file()}
+    names = {*_FIXED, *(f"{trial}{suffix}" for trial in trials for suffix in _OF_A_TRIAL)}
+    found = {out / name for name in names | {f"{name}.part" for name in names}}
+    found |= set(out.glob("heat-*.png"))
+    for folder in (CHECKPOINTS, TRACKED):
+        if _names(out / folder) <= trials:
+            found.add(out / folder)
+    if all(Path(name).suffix in _PICTURES for name in _names(out / FIGURES)):
+        found.add(out / FIGURES)
+    return {path for path in found if path.exists()}
 
 
-def claim(out: Path | None, name: str, *, force: bool = False, write: bool = True) -> Path:
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def claim(
+    out: Path | None,
+    name: str,
+    *,
+    force: bool = False,
+    write: bool = True,
+    reads: Sequence[Path] = (),
+) -> Path:
     """The folder to write to; never one that holds something else, unless told so.
 
-    Of several processes one writes; for the others there is nothing to claim.
+    Of several processes one writes; for the others there is nothing to claim. What the run itself
+    `reads` is not removed by force.
     """
     if out is None:
         numbered = (Path("runs") / f"{name}-{i}" for i in range(1, 10**6))
@@ -50,7 +72,7 @@ def claim(out: Path | None, name: str, *, force: bool = False, write: bool = Tru
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out needs a folder, got the file {str(out)!r}.")
     if out.exists() and any(out.iterdir()):
-        _clear(out, force=force)
+        _clear(out, force=force, reads=reads)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,21 +82,22 @@ def claim(out: Path | None, name: str, *, force: bool = False, write: bool = Tru
     return out
 
 
-def _clear(out: Path, *, force: bool) -> None:
-    ours = [path for path in out.iterdir() if _written_here(path)]
-    foreign = [path.name for path in out.iterdir() if path not in ours]
+def _clear(out: Path, *, force: bool, reads: Sequence[Path]) -> None:
+    ours = _ours(out)
+    foreign = sorted(path.name for path in out.iterdir() if path not in ours)
     if foreign or not force:
-        resumable = (out / EXPERIMENT).is_file()
-        ways = [
-            "choose another name",
-            *([f"go on with --resume {out}"] if resumable else []),
-            *([] if foreign else ["replace it with --force"]),
-        ]
+        resumable = (out / ENVIRONMENT).is_file()
+        ways = ["choose another name"]
+        ways += [f"go on with undrift run --resume {out}"] if resumable else []
+        ways += [] if foreign else ["replace it with --force"]
         kept = f" (--force does not touch {foreign[0]!r})" if foreign else ""
         raise ValueError(
             f"--out needs a new folder, got {str(out)!r} with files in it; "
-            f"{', or '.join([', '.join(ways[:-1]), ways[-1]]) if len(ways) > 1 else ways[0]}{kept}."
+            f"{', or '.join(ways)}{kept}."
         )
+    for path in reads:
+        inside = path.resolve().is_relative_to(out.resolve())
+        require(not inside, "--force", f"to leave {path}, which the run reads", str(out), _ELSE)
     for path in ours:
         if path.is_dir():
             shutil.rmtree(path)
@@ -82,9 +105,14 @@ def _clear(out: Path, *, force: bool) -> None:
             path.unlink()
 
 
-def describe(folder: Path, experiment: Experiment, environment: Mapping[str, Any]) -> None:
-    """Write what is run and with what, before it is."""
-    again = f"# Repeat with: {repeat(folder)}\n\n"
+_ELSE = "choose another --out"
+
+
+def describe(
+    folder: Path, experiment: Experiment, environment: Mapping[str, Any], search: int | None = None
+) -> None:
+    """Write what is run and with what, before it is; of a `search`, how many cells."""
+    again = f"# Repeat with: {_again(folder, search)}\n\n"
     head = again if again.count("\n") == 2 else ""  # a folder may have any name
     write_whole(folder / EXPERIMENT, head + experiment.to_toml())
     write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=1) + "\n")
@@ -92,11 +120,13 @@ def describe(folder: Path, experiment: Experiment, environment: Mapping[str, Any
 
 def repeat(folder: Path) -> str:
     """The command that runs a folder's experiment anew."""
-    search = read_choice(folder)
-    if search is None:
-        return shlex.join(["undrift", "run", str(folder / EXPERIMENT)])
-    path = str(folder / EXPERIMENT)
-    return shlex.join(["undrift", "sweep", path, "--search", str(search.count)])
+    choice = read_choice(folder)
+    return _again(folder, None if choice is None else choice.count)
+
+
+def _again(folder: Path, search: int | None) -> str:
+    command = ["undrift", "run" if search is None else "sweep", str(folder / EXPERIMENT)]
+    return shlex.join(command + ([] if search is None else ["--search", str(search)]))
 
 
 @dataclass(frozen=True)
@@ -109,11 +139,11 @@ class Results:
     trials: Sequence[Trial]
 
 
-def read(folder: str | Path) -> Results:
+def read(folder: str | Path, who: str = "A report") -> Results:
     """An experiment's folder with all that was recorded so far."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"A report needs a folder of results, got {str(folder)!r}.")
+        raise ValueError(f"{who} needs a folder of results, got {str(folder)!r}.")
     experiment = None
     if (folder / EXPERIMENT).is_file():
         experiment = Experiment.read(folder / EXPERIMENT)
@@ -123,7 +153,7 @@ def read(folder: str | Path) -> Results:
         trials = read_trials(folder)
     if not trials:
         raise ValueError(
-            f"A report needs records, got none in {str(folder)!r}; name a folder that `undrift "
+            f"{who} needs records, got none in {str(folder)!r}; name a folder that `undrift "
             "run` or `compare` has written."
         )
     return Results(folder, experiment, _environment(folder / ENVIRONMENT), trials)

@@ -92,6 +92,10 @@ def default_work(cls: type) -> str:
     return "steps:10" if issubclass(cls, Gossip) else "gaussian:20:100"
 
 
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()
+
+
 def resolved(experiment: Experiment) -> Experiment:
     """The same with everything said that was left to defaults."""
     classes = [method.cls for method in experiment.methods]
@@ -104,14 +108,21 @@ def resolved(experiment: Experiment) -> Experiment:
     if training.allreduce is None and any(issubclass(c, AllReduce) for c in classes):
         said["allreduce"] = DEFAULT_ROUTE
     data, swept = experiment.data, experiment.sweep.paths
-    if data.clients is None and not any(path.startswith("data.") for path in swept):
+    if data.clients is None and not {"data.clients", "data.partition", "data.name"} & set(swept):
         data = data.model_copy(update={"clients": len(deal(data, experiment.seeds[0]))})
+    data = data.model_copy(update={"folder": _absolute(data.folder)})
+    devices = experiment.devices
+    devices = devices.model_copy(update={"trace": _absolute(devices.trace)})
     methods = [method.resolved() for method in experiment.methods]
-    if training.work is None and "training.work" not in swept:  # which a method's own overrules
-        methods = [
-            method.model_copy(update={"work": method.work or default_work(method.cls)})
-            for method in methods
-        ]
+    if training.work is None and "training.work" not in swept:
+        usual = {default_work(method.cls) for method in methods if method.work is None}
+        if len(usual) == 1:
+            said["work"] = usual.pop()
+        else:  # a method's own, which overrules the common one
+            methods = [
+                method.model_copy(update={"work": method.work or default_work(method.cls)})
+                for method in methods
+            ]
     engine = experiment.engine
     if engine.save_models is None:
         single = len(methods) * len(experiment.seeds) == 1 and experiment.sweep.empty
@@ -119,6 +130,7 @@ def resolved(experiment: Experiment) -> Experiment:
     return experiment.model_copy(
         update={
             "data": data,
+            "devices": devices,
             "training": training.model_copy(update=said),
             "methods": methods,
             "engine": engine,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from undrift.experiment import Sweep
@@ -38,9 +39,8 @@ class Grid:
         return max(places, key=lambda place: places[place]) if places else None
 
     def table(self) -> Table:
-        title = (
-            f"{self.method}: accuracy %, {_short(self.rows)} down, {_short(self.columns)} across"
-        )
+        where = f"{_short(self.rows)} down, {_short(self.columns)} across"
+        title = f"{escape(self.method)}: accuracy %, {where}"
         shown = Table("", *map(str, self.column_values), title=title)
         for i, value in enumerate(self.row_values):
             cells = [
@@ -102,7 +102,8 @@ def plot_grids(found: Sequence[Grid], folder: Path) -> list[Path]:
                 axis.text(j, i, text, ha="center", va="center", color=colour, weight=weight)
         axis.set_xticks(range(shape[1]), [str(v) for v in grid.column_values], rotation=30)
         axis.set_yticks(range(shape[0]), [str(v) for v in grid.row_values])
-        axis.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows), title=grid.method)
+        axis.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows))
+        axis.set_title(grid.method.replace("$", r"\$"))
         figure.colorbar(image, ax=axis, label="accuracy %")
         path = folder / f"heat-{_file_name(grid.method, [p.stem for p in written])}.png"
         figure.savefig(path, dpi=150)

@@ -41,25 +41,36 @@ def known(name: str) -> type:
 
 
 def imported(text: str) -> type:
-    """A class by `module:Class` or `folder/file.py:Class`, looked for from the current folder."""
+    """A method's class by `module:Class` or `folder/file.py:Class`."""
+    cls = found(text, "A method")
+    fits = isinstance(cls, type) and issubclass(cls, Federated | Peer) and is_dataclass(cls)
+    require(fits, "A method", "a dataclass derived from Federated, Gossip or AllReduce", cls)
+    made: type = cls
+    return made
+
+
+def found(text: str, who: str) -> Any:
+    """What `module:Name` or `folder/file.py:Name` is, looked for from the current folder."""
     place, _, name = text.rpartition(":")
-    require(bool(place and name), "A method", "its name, or module:Class", text)
+    require(bool(place and name), who, "its name, or module:Class", text)
     try:
-        module = _from_file(Path(place).resolve()) if place.endswith(".py") else _from_path(place)
+        module = (
+            _from_file(Path(place).resolve(), who) if place.endswith(".py") else _from_path(place)
+        )
+    except ValueError:
+        raise
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"A method needs an importable module, got {place!r}: {error}; start from its folder."
+            f"{who} needs an importable module, got {place!r}: {error}; start from its folder."
         ) from error
-    except (ImportError, SyntaxError) as error:
-        raise ValueError(f"A method needs an importable module, got {place!r}: {error}.") from error
-    found = getattr(module, name, None)
-    if found is None:
+    except Exception as error:  # whatever a module of one's own may do when it is read
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{who} needs an importable module, got {place!r}: {why}.") from error
+    named = getattr(module, name, None)
+    if named is None:
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise ValueError(f"{place} has no {name!r}{nearest(name, classes)}.")
-    fits = isinstance(found, type) and issubclass(found, Federated | Peer) and is_dataclass(found)
-    require(fits, "A method", "a dataclass derived from Federated, Gossip or AllReduce", found)
-    cls: type = found
-    return cls
+    return named
 
 
 def _from_path(name: str) -> Any:
@@ -70,13 +81,13 @@ def _from_path(name: str) -> Any:
 
 
 @lru_cache(maxsize=64)  # one class however often it is asked for
-def _from_file(path: Path) -> Any:
-    require(path.is_file(), "A method", "a file that is there", str(path))
+def _from_file(path: Path, who: str) -> Any:
+    require(path.is_file(), who, "a file that is there", str(path))
     # Two files may have the same name in different folders.
     name = f"undrift_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"A method needs a Python file, got {str(path)!r}.")
+        raise ValueError(f"{who} needs a Python file, got {str(path)!r}.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -95,12 +106,14 @@ def build(cls: type, given: Mapping[str, Any]) -> Any:
     if missing:
         names = " and ".join(missing)
         raise ValueError(f"{cls.__name__} needs {names}, got nothing; give a value.")
+    abstract = sorted(getattr(cls, "__abstractmethods__", ()))
+    require(not abstract, cls.__name__, f"the methods {', '.join(abstract)}", "none of them")
     return cls(**values)
 
 
 def require_names(cls: type, given: Iterable[str]) -> None:
     """Refuse hyper-parameters that a method has not."""
-    names = [field.name for field in fields(cls)]
+    names = [field.name for field in fields(cls) if field.init]
     for name in given:
         if name not in names:
             raise ValueError(
@@ -117,10 +130,16 @@ def hyper_parameters(algorithm: Any) -> dict[str, Any]:
     by saying nothing, and 'none' elsewhere."""
     found = {}
     for field in fields(algorithm):
+        if not field.init:
+            continue
         value = getattr(algorithm, field.name)
         if value is not None:
             told = as_text(value)
-            found[field.name] = told if isinstance(told, bool | int | float | str) else str(told)
+            if isinstance(told, bool | int | float | str):
+                found[field.name] = told
+            elif _required(field) or value != field.default:
+                name, kind = type(algorithm).__name__, "a number, text, a schedule or a rule"
+                require(False, f"{name}'s {field.name}", f"{kind} to be written down", value)
         elif field.default is not None:
             found[field.name] = "none"
     return found

@@ -284,6 +284,12 @@ def shared(
     }
 
 
+def sections_given(options: dict[str, Any]) -> bool:
+    """Whether any of the shared flags is not as it comes."""
+    usual = {name: p.default for name, p in inspect.signature(shared).parameters.items()}
+    return any(value != usual[name] for name, value in options.items())
+
+
 def engine(
     processes: int | None, max_restarts: int, timeout: float, checkpoint_every: int = 0
 ) -> dict[str, Any]:

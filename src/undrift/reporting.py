@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,13 @@ def comparison_of(results: Results, trials: Sequence[Trial]) -> Comparison:
     damaged = sum(trial.damaged for trial in results.trials)
     path = results.folder / EXPERIMENT
     return Comparison(
-        title=_title(experiment, results.folder),
+        title=title_of(experiment, results.folder),
         trials=trials,
         target=None if experiment is None else experiment.evaluation.target,
         command="" if experiment is None else repeat(results.folder),
         experiment=path.read_text(encoding="utf-8") if path.is_file() else "",
         environment=results.environment,
-        notes=_notes(experiment),
+        notes=_notes(experiment, trials, by_method(results.trials)),
         partition=counts,
         labels=labels,
         warnings=[f"{damaged} damaged lines of records were left out."] if damaged else [],
@@ -82,21 +82,40 @@ def chosen_of(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def _title(experiment: Experiment | None, folder: Path) -> str:
+def cell_of(trial: Trial) -> Mapping[str, Any]:
+    """What a sweep has set for a trial."""
+    found: Mapping[str, Any] = trial.facts.get("cell", {})
+    return found
+
+
+def cell_text(trial: Trial) -> str:
+    return ", ".join(f"{path.rpartition('.')[2]}={v}" for path, v in cell_of(trial).items())
+
+
+def title_of(experiment: Experiment | None, folder: Path) -> str:
     if experiment is None:
         return folder.name
-    return experiment.title or f"{experiment.data.name}, {experiment.data.clients} clients"
+    clients = experiment.data.clients
+    return experiment.title or f"{experiment.data.name}{f', {clients} clients' if clients else ''}"
 
 
-def _notes(experiment: Experiment | None) -> dict[str, str]:
-    """By label: what the method is, and where it is from."""
+def _notes(
+    experiment: Experiment | None,
+    trials: Sequence[Trial],
+    cells: Mapping[str, Mapping[str, Sequence[Trial]]],
+) -> dict[str, str]:
+    """By label: what the method is, where it is from, and of which cells it is the best."""
     if experiment is None:
         return {}
+    about = {method.title: method.cls for method in experiment.methods}
     notes = {}
-    for method in experiment.methods:
-        said = (inspect.getdoc(method.cls) or "").splitlines()
-        source = paper(method.cls)
-        notes[method.title] = " ".join(part for part in (said[0] if said else "", source) if part)
+    for trial in trials:
+        title = trial.facts.get("title", trial.label)
+        cls = about.get(title)
+        said = [] if cls is None else [*(inspect.getdoc(cls) or "").splitlines()[:1], paper(cls)]
+        tried = len(cells.get(title, {}))
+        at = f"Shown at {cell_text(trial)}, the best of {tried} cells." if tried > 1 else ""
+        notes[trial.label] = " ".join(part for part in (*said, at) if part)
     return notes
 
 

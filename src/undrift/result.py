@@ -45,6 +45,7 @@ class Trial:
     model_sha256: str | None = None
     damaged: int = 0  # lines of its file that were left out
     facts: Mapping[str, Any] = field(default_factory=dict)  # mode and why, cell of a sweep
+    name: str = ""  # of its files
 
     @property
     def ended(self) -> bool:
@@ -181,7 +182,7 @@ def read_trial(folder: Path, name: str) -> Trial | None:
         told = json.loads(path.read_text(encoding="utf-8"))
         totals = told.pop("totals", None)
         records, damaged = read_records(folder / f"{name}.jsonl")
-        told.update(records=records, damaged=damaged)
+        told.update(records=records, damaged=damaged, name=name)
         return Trial(**told, totals=None if totals is None else Totals(**totals))
     except (TypeError, ValueError) as error:
         raise UndriftError(

@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from undrift import plot as pictures
 from undrift.experiment import Evaluation
@@ -59,13 +60,14 @@ def table(
     evaluation: Evaluation,
     console: Console,
     *,
+    heading: str = "",
     extra: Mapping[str, str] | None = None,
 ) -> None:
-    """The final table; `extra` is one more column, the values chosen in a comparison's grid."""
+    """The final table; `extra` is one more column, the values chosen in a sweep."""
     shown = Table(title="Result")
     shown.add_column("method")
     if extra:
-        shown.add_column(EXTRA, justify="right")
+        shown.add_column(heading, justify="right")
     reached = [f"rounds to {100 * target:g} %" for target in evaluation.target]
     columns = ("accuracy %", *reached, "MB sent", "gradients", "s")
     figures = {name: peer_figures(seeds) for name, seeds in trials.items()}
@@ -76,12 +78,10 @@ def table(
     for column in (*columns, *drifts, *clock, *(PEER_COLUMNS[key][0] for key in peers)):
         shown.add_column(column, justify="right")
     for name, seeds in trials.items():
-        accuracy = spread([100 * trial.last for trial in seeds], "{:.2f}")
-        diverged = any(trial.status == "diverged" for trial in seeds)
         shown.add_row(
-            name,
-            *([extra[name]] if extra else []),
-            "diverged" if diverged else accuracy,
+            Text(name),
+            *([Text(extra[name])] if extra else []),
+            _accuracy(seeds),
             *(_reached(seeds, target, evaluation.smoothing) for target in evaluation.target),
             spread([trial.megabytes for trial in seeds], "{:.2f}"),
             f"{np.mean([trial.total('gradients') for trial in seeds]):.0f}",
@@ -97,13 +97,23 @@ def table(
     )
 
 
-EXTRA = "lr"
+def _accuracy(seeds: Sequence[Trial]) -> str:
+    """Of the seeds that have one, and what became of those that did not end well."""
+    there = [trial for trial in seeds if trial.status != "diverged" and trial.records]
+    if not there:
+        return "diverged" if any(trial.status == "diverged" for trial in seeds) else "-"
+    shown = spread([100 * trial.last for trial in there], "{:.2f}")
+    diverged = sum(trial.status == "diverged" for trial in seeds)
+    stopped = [trial.records[-1].round for trial in there if trial.status == "stopped"]
+    notes = [f"{diverged} of {len(seeds)} diverged"] if diverged else []
+    notes += [f"stopped after {min(stopped)}"] if stopped else []
+    return f"{shown} ({', '.join(notes)})" if notes else shown
 
 
 def _reached(seeds: Sequence[Trial], target: float, smoothing: str) -> str:
     rounds = [rounds_to(trial.records, target, smoothing) for trial in seeds]
     there = [r for r in rounds if r is not None]
-    most = max(trial.rounds for trial in seeds)
+    most = max((r.round for trial in seeds for r in trial.records[-1:]), default=0)
     return f"> {most}" if len(there) < len(rounds) else spread(there)
 
 
@@ -179,6 +189,7 @@ def final(trial: Trial) -> dict[str, Any]:
         "gradients": round(trial.total("gradients")),
         "seconds": trial.total("seconds"),
         "simulated_seconds": trial.total("simulated_seconds") or None,
+        "reason": trial.reason,
         **peer_figures([trial]),
         "model_sha256": trial.model_sha256,
     }

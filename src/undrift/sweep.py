@@ -95,6 +95,10 @@ def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:
     """All of them, or those that a search has chosen: methods first, then cells, then seeds."""
     every = cells(experiment.sweep) if choice is None else []
     planner = Planner(experiment)
+    for path in experiment.sweep.paths:
+        used = any(_concerns(path, i, experiment) for i in range(len(experiment.methods)))
+        remedy = "leave it out, or the method's own value that overrules it"
+        require(used, "A sweep", "fields that change a method", path, remedy)
     planned = [
         job
         for position, method in enumerate(experiment.methods)
@@ -119,8 +123,8 @@ class Planner:
 
     def own(self, position: int, cell: Cell) -> dict[str, Any]:
         """What of a cell changes this method."""
-        method = self._whole.methods[position]
-        return {path: value for path, value in cell.items() if _concerns(path, method)}
+        whole = self._whole
+        return {path: value for path, value in cell.items() if _concerns(path, position, whole)}
 
     def jobs(self, position: int, cell: Cell) -> list[Job]:
         """A method in a cell, with every seed; none if an earlier cell is the same for it."""
@@ -154,15 +158,16 @@ class Planner:
         return name
 
 
-def _concerns(path: str, method: Method) -> bool:
+def _concerns(path: str, position: int, experiment: Experiment) -> bool:
     """Whether a sweep's field changes this method: common ones do, another method's do not."""
     section, _, name = path.rpartition(".")
+    method = experiment.methods[position]
     if section == "training" and name in FAMILIES:
         return issubclass(method.cls, FAMILIES[name][0])
     if path == "training.work" and method.work is not None:
         return False
     common = section in ("", "method", "methods", *Experiment.model_fields)
-    return common or is_named(method, section)
+    return common or is_named(method, section) or section == f"methods[{position}]"
 
 
 def _narrowed(path: str, position: int) -> str:

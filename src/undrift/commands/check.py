@@ -1,6 +1,7 @@
 """`undrift check module:Class`: the contract's checks on a method of one's own."""
 
 import json
+import traceback
 from typing import Annotated
 
 import typer
@@ -34,6 +35,15 @@ def check(
         given[name.strip()] = from_text(value.strip())
     algorithm = build(cls, {"lr": 0.05, **given} if _has_lr(cls) else given)
     console = Console(stderr=as_json)
+    try:
+        testing.finish(testing.start(algorithm, rounds=1))
+    except Exception as error:  # of which all checks would fail alike
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+        console.print(f"[red]x[/red] one round: {escape(why)}", highlight=False)
+        if as_json:
+            print(json.dumps({"method": cls.__name__, "failed": {"one round": why}}))
+        raise typer.Exit(1) from None
     checks, failed = testing.checks_for(algorithm), {}
     for verify in checks:
         name = verify.__name__.removeprefix("check_").replace("_", " ")

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from undrift import launch
+from undrift.check import require
 from undrift.commands.conclude import conclude
-from undrift.commands.conduct import Asked, conduct, from_folder
+from undrift.commands.conduct import Asked, conduct
 from undrift.commands.run import run_file
 from undrift.core import AllReduce
 from undrift.engine.meeting import TIMEOUT, speaking
 from undrift.experiment import SUFFIX, Experiment, parse_changes
-from undrift.method import known
+from undrift.method import METHODS, known
 from undrift.options import (
     Force,
     Json,
@@ -26,6 +27,7 @@ from undrift.options import (
     Track,
     Verbose,
     engine,
+    sections_given,
     shared,
     spell_out,
 )
@@ -59,19 +61,23 @@ def compare(
 
     Example: undrift compare fedavg scaffold fedspeed --lr 0.03,0.1,0.3 --seeds 3
     """
-    if methods and methods[0].endswith(SUFFIX):
-        if len(methods) > 1:
-            raise ValueError(f"compare needs one file or names of methods, got {methods}.")
-        run_file(
-            Path(methods[0]), set_, out, force, resume, as_json, quiet, verbose, track, processes
+    sections = shared(**options)
+    sections["engine"] |= engine(processes, launch.RESTARTS, timeout)
+    file = methods is not None and any(name.endswith(SUFFIX) for name in methods)
+    if file or resume is not None:
+        said = lr is not None or seeds != 1 or timeout != TIMEOUT or sections_given(options)
+        remedy = "use --set, or names of methods instead of a file"
+        require(
+            not said, "compare", "no options of its own beside a file or --resume", "some", remedy
         )
+        if methods and (len(methods) > 1 or not file):
+            raise ValueError(
+                f"compare needs one file, --resume or names of methods, got {methods}."
+            )
+        path = Path(methods[0]) if methods else None
+        run_file(path, set_, out, force, resume, as_json, quiet, verbose, track, processes)
         return
-    if resume is not None:
-        experiment = from_folder(resume)
-    else:
-        experiment = _experiment(methods or [], lr, seeds, set_ or [], shared(**options))
-        flags = engine(processes, launch.RESTARTS, timeout)
-        experiment = experiment.changed({f"engine.{key}": value for key, value in flags.items()})
+    experiment = _experiment(methods or [], lr, seeds, set_ or [], sections)
     asked = Asked(out, force, resume, quiet, verbose, track or ())
     conducted = conduct(experiment, "compare", asked)
     conclude(conducted, as_json=as_json)
@@ -84,7 +90,7 @@ def _experiment(
 ) -> Experiment:
     if not names:
         raise ValueError("compare needs methods, got none; try undrift compare fedavg scaffold.")
-    classes = {name.lower(): known(name) for name in names}
+    classes = {name.lower() if name.lower() in METHODS else name: known(name) for name in names}
     signs = any(issubclass(cls, AllReduce) for cls in classes.values())
     lr = lr or ("0.001,0.01,0.1" if signs else "0.1")
     grid = [text.strip() for text in re.split(r",(?![^(]*\))", lr) if text.strip()]

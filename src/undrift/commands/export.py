@@ -1,5 +1,6 @@
 """`undrift export`: a run's model for other programs."""
 
+import copy
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +9,9 @@ import typer
 from rich.console import Console
 
 from undrift import ground
-from undrift.check import require_choice
+from undrift.check import require, require_choice
 from undrift.data import Clients
-from undrift.export import load_safetensors, save_onnx, save_safetensors
+from undrift.export import OWN_METADATA, load_safetensors, save_onnx, save_safetensors
 from undrift.folder import MODEL, read
 
 
@@ -19,6 +20,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="The file; its ending, .safetensors or .onnx, decides.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace --out.")] = False,
     trial: Annotated[
         str | None, typer.Option(help="Which of several, by the name of its files.")
     ] = None,
@@ -27,7 +29,7 @@ def export(
 
     Example: undrift export runs/fedspeed-1 --out model.onnx
     """
-    results = read(folder)
+    results = read(folder, "export")
     saved = sorted(path.name for path in folder.glob(f"*{MODEL}"))
     name = MODEL if trial is None else f"{trial}-{MODEL}"
     if not saved:
@@ -43,13 +45,15 @@ def export(
         raise ValueError(f"export needs experiment.toml in {str(folder)!r}, which says the model.")
     experiment = results.experiment
     seed = experiment.seeds[0]
-    model = ground.network(experiment.model, experiment.data, seed)
-    said = load_safetensors(model, folder / name)
     path = out or Path("model.safetensors")
+    require(force or not path.exists(), "export", "a new file", str(path), "or say --force")
+    model = copy.deepcopy(ground.network(experiment.model, experiment.data, seed))
+    said = load_safetensors(model, folder / name)
     if path.suffix == ".onnx":
         save_onnx(model, _example(ground.deal(experiment.data, seed)), path)
     elif path.suffix == ".safetensors":
-        save_safetensors(model, path, said)
+        told = {key: value for key, value in said.items() if key not in OWN_METADATA}
+        save_safetensors(model, path, told)
     else:
         require_choice("export", "the ending of --out", path.suffix, (".safetensors", ".onnx"))
     Console(stderr=True).print(f"Written: {path}", highlight=False)

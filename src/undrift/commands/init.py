@@ -1,12 +1,14 @@
 """`undrift init` and `undrift schema`: a file to begin with, and what an editor needs to help."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from undrift.check import require
 from undrift.experiment import Experiment
 from undrift.method import known
 from undrift.result import write_whole
@@ -28,11 +30,14 @@ def init(
     if file.exists() and not force:
         raise ValueError(f"init needs a new file, got {str(file)!r}; choose another, or --force.")
     names = [name.strip() for name in methods.split(",") if name.strip()]
+    require(bool(names), "--methods", "at least one name", methods, "say --methods fedavg")
     for name in names:
         known(name)
-    write_whole(file, starter(names))
-    Experiment.read(file)
-    Console(stderr=True).print(f"Written: {file}; run it with undrift run {file}", highlight=False)
+    text = starter(names)
+    Experiment.of(tomllib.loads(text))
+    write_whole(file, text)
+    told = f"Written: {file}; run it with undrift run {file}"
+    Console(stderr=True).print(told, highlight=False, markup=False)
 
 
 def schema() -> None:

@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 
 from undrift import show
+from undrift.check import require
 from undrift.commands.conclude import summary
 from undrift.folder import FIGURES, REPORT, Results, read
 from undrift.options import Json
 from undrift.reporting import chosen_of, comparison_of
-from undrift.result import Trial
+from undrift.result import Trial, by_label
 
 
 def report(
@@ -33,14 +34,14 @@ def report(
 
     Examples: undrift report runs/demo --figures; undrift report runs/mine runs/theirs
     """
+    several = len(folders) > 1 and out is None
+    require(not several, "report", "--out for a page of several folders", "none", "name a file")
     found = [read(folder) for folder in folders]
     trials = _together(found, cells=cells)
     first = found[0]
     console, err = show.paper(stderr=as_json), Console(stderr=True)
     evaluation = first.experiment.evaluation if first.experiment else None
-    shown: dict[str, list[Trial]] = {}
-    for trial in trials:
-        shown.setdefault(trial.label, []).append(trial)
+    shown = by_label(trials)
     if evaluation is not None:
         show.table(shown, evaluation, console)
     from undrift import report as pages
@@ -48,10 +49,10 @@ def report(
     comparison = comparison_of(first, trials)
     path = out or folders[0] / REPORT
     pages.write(comparison, path)
-    err.print(f"Report: {path}", highlight=False)
+    err.print(f"Report: {path}", highlight=False, markup=False)
     if figures:
-        for figure in pages.figures(comparison, folders[0] / FIGURES):
-            err.print(f"Figure: {figure}", highlight=False)
+        for figure in pages.figures(comparison, path.parent / FIGURES):
+            err.print(f"Figure: {figure}", highlight=False, markup=False)
     if as_json and first.experiment is not None:
         print(json.dumps(summary(shown, first.experiment)))
 
@@ -61,6 +62,13 @@ def _together(found: list[Results], *, cells: bool) -> list[Trial]:
     together = []
     for results in found:
         chosen = list(results.trials) if cells else chosen_of(results.trials)
-        mark = f" ({results.folder.name})" if len(found) > 1 else ""
+        mark = f" ({_told_apart(results.folder, found)})" if len(found) > 1 else ""
         together += [replace(trial, label=trial.label + mark) for trial in chosen]
     return together
+
+
+def _told_apart(folder: Path, found: list[Results]) -> str:
+    """The folder's name, or its whole path where another has the same name."""
+    names = [results.folder.resolve().name for results in found]
+    own = folder.resolve().name
+    return own if names.count(own) == 1 else str(folder)

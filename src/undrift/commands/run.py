@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from undrift import launch
+from undrift.check import require
 from undrift.commands.conclude import conclude
 from undrift.commands.conduct import Asked, Conducted, conduct, from_folder
 from undrift.engine.meeting import TIMEOUT, speaking
@@ -33,6 +34,7 @@ from undrift.options import (
     shared,
     spell_out,
 )
+from undrift.sweep import read_choice
 
 run_app = typer.Typer(
     no_args_is_help=True,
@@ -82,7 +84,8 @@ def _make(cls: type) -> Any:
             "checkpoint_every": checkpoint_every,
             "resume": resume,
         }
-        asked = Asked(out, force, None, quiet, verbose, track or (), kept)
+        reads = [path for path in (checkpoint, resume) if path is not None]
+        asked = Asked(out, force, None, quiet, verbose, track or (), kept, reads)
         _finish(conduct(Experiment.of(values), method, asked), as_json=as_json)
 
     command.__doc__ = (inspect.getdoc(cls) or "").splitlines()[0]
@@ -107,15 +110,22 @@ def run_file(
 
     Example: undrift run experiment.toml --set training.rounds=5 --out runs/short
     """
-    experiment = read(file, resume, set_)
+    if resume is not None and read_choice(resume) is not None:
+        raise ValueError(
+            f"run --resume needs a folder of runs, got a search in {str(resume)!r}; go on with "
+            f"undrift sweep --resume {resume}."
+        )
+    experiment = read(file, resume, set_, out)
     if processes is not None:
         experiment = experiment.changed({"engine.processes": processes})
     name = (file or resume or Path("experiment")).stem
-    asked = Asked(out, force, resume, quiet, verbose, track or ())
+    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=[file] if file else [])
     _finish(conduct(experiment, name, asked), as_json=as_json)
 
 
-def read(file: Path | None, resume: Path | None, set_: list[str] | None) -> Experiment:
+def read(
+    file: Path | None, resume: Path | None, set_: list[str] | None, out: Path | None
+) -> Experiment:
     """The experiment of a file with changes, or the one that a folder was made with."""
     if (file is None) == (resume is None):
         raise ValueError(
@@ -128,6 +138,7 @@ def read(file: Path | None, resume: Path | None, set_: list[str] | None) -> Expe
                 "--resume needs the experiment as it was, got --set; start anew with "
                 f"undrift run {resume / 'experiment.toml'} --set {set_[0]}."
             )
+        require(out is None, "--resume", "no --out, it goes on in its folder", str(out))
         return from_folder(resume)
     return Experiment.read(file or Path()).changed(parse_changes(set_ or []))
 

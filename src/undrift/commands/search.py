@@ -49,6 +49,10 @@ class Search:
         methods = range(len(experiment.methods))
         self._axes = [self._of_method(position) for position in methods]
 
+    @property
+    def count(self) -> int:
+        return self._count
+
     def probes(self) -> list[Job]:
         """Jobs with every value of every axis, to be checked before the first is run."""
         planner = Planner(self._experiment)

@@ -14,9 +14,7 @@ from undrift.sweep import read_choice
 
 
 def sweep(
-    file: Annotated[
-        Path | None, typer.Argument(help="An experiment with a [sweep] section.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="An experiment with a sweep section.")] = None,
     search: Annotated[
         int, typer.Option(help="So many cells, chosen by Optuna, instead of all.")
     ] = 0,
@@ -30,11 +28,11 @@ def sweep(
     track: Track = None,
     processes: Processes = None,
 ) -> None:
-    """Try every combination that the file's [sweep] names; two fields give a heat map.
+    """Try every combination that the file's sweep section names; two fields give a heat map.
 
     Example: undrift sweep experiment.toml --set training.rounds=20
     """
-    experiment = read(file, resume, set_)
+    experiment = read(file, resume, set_, out)
     if experiment.sweep.empty:
         raise ValueError(
             "sweep needs values to try, got an experiment without; add [sweep.grid] with a line "
@@ -42,7 +40,7 @@ def sweep(
         )
     if processes is not None:
         experiment = experiment.changed({"engine.processes": processes})
-    asked = Asked(out, force, resume, quiet, verbose, track or ())
+    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=[file] if file else [])
     begun = None if resume is None else read_choice(resume)
     if search or begun is not None:
         from undrift.commands.search import searched

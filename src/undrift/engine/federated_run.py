@@ -32,6 +32,11 @@ class FederatedRun(Run):
         super().__init__(algorithm, executor, course)
         self._executor, self._tap = executor, tap
         self.state = resolve(algorithm, 0).init(self._x0.clone())
+        if not hasattr(self.state, "x"):
+            raise UndriftError(
+                f"{type(algorithm).__name__}.init needs to return a state with the model as its "
+                f"field x, such as a NamedTuple, got {type(self.state).__name__}."
+            )
 
     def _advance(self, plan: Plan, meter: Meter) -> None:
         now = resolve(self.algorithm, self.round)

@@ -147,6 +147,9 @@ def results(comparison: Comparison) -> Table:
     columns[f"last 10{unit}"] = _cells(tail, show, sign)
     best = _gather(methods, lambda t: metrics.best(t.records, metric))
     columns[f"best{unit}"] = _cells(best, show, sign)
+    if metric == "accuracy":
+        unsteady = _gather(methods, lambda t: metrics.variation(t.records) if ran(t) else None)
+        columns["variation"] = _cells(unsteady, _mean)
     columns["MB"] = _cells(_gather(methods, lambda t: t.megabytes), _mean)
     columns["gradients"] = _cells(_gather(methods, lambda t: t.total("gradients")), _count)
     columns["seconds"] = _cells(_gather(methods, lambda t: t.total("seconds")), _mean)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from undrift.check import nearest, require
+from undrift.method import found
 from undrift.record import Record
 from undrift.result import Trial
 from undrift.tracking.plain import CSV, Tracker, name_of
@@ -79,18 +78,7 @@ def parse(text: str, folder: str | Path) -> Tracker:
 
 
 def _own(place: str, name: str, folder: Path) -> Tracker:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"A tracker needs an importable module, got {place!r}: {error}; start from its folder."
-        ) from error
-    cls = getattr(module, name, None)
-    if cls is None:
-        raise ValueError(f"{place} has no {name!r}{nearest(name, vars(module))}.")
+    cls = found(f"{place}:{name}", "A tracker")
     fits = isinstance(cls, type) and issubclass(cls, Tracker)
     require(fits, "A tracker", "a class with begin, add and end", cls)
     made: Tracker = cls(folder)
