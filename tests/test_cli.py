@@ -42,7 +42,14 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     return lambda *arguments: undrift(capsys, monkeypatch, *arguments)
 
 
-@pytest.mark.parametrize("method", cli.METHODS)
+# One of each kind; what makes the others different is in the checks of their contract.
+QUICK = ("fedavg", "fedlin", "fedspeed", "moon", "netfleet", "marsit", "cascadingssdm")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in cli.METHODS],
+)
 def test_run_writes_records_and_prints_json_last(call, tmp_path: Path, method: str) -> None:
     small = ["--lr", "1e-9"] if method == "cascadingssdm" else []  # it would diverge
     code, out, _ = call("run", method, *TINY, *small, "--out", str(tmp_path / "x"), "--json")

@@ -54,13 +54,15 @@ def claim(
     name: str,
     *,
     force: bool = False,
+    going_on: bool = False,
     write: bool = True,
     reads: Sequence[Path] = (),
 ) -> Path:
     """The folder to write to; never one that holds something else, unless told so.
 
-    Of several processes one writes; for the others there is nothing to claim. What the run itself
-    `reads` is not removed by force.
+    A run that goes on from a checkpoint may go on in its folder, too. Of several processes one
+    writes; for the others there is nothing to claim. What the run itself `reads` is not removed by
+    force.
     """
     if out is None:
         numbered = (Path("runs") / f"{name}-{i}" for i in range(1, 10**6))
@@ -71,7 +73,7 @@ def claim(
         return out
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out needs a folder, got the file {str(out)!r}.")
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and any(out.iterdir()) and not going_on:
         _clear(out, force=force, reads=reads)
     try:
         out.mkdir(parents=True, exist_ok=True)

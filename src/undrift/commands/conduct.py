@@ -99,7 +99,12 @@ def conduct(
     world = _check(planned, asked)
     several = experiment.engine.processes > 1 and not launched()
     folder = asked.resume or claim(
-        asked.out, kind, force=asked.force, write=head, reads=asked.reads
+        asked.out,
+        kind,
+        force=asked.force,
+        going_on=asked.kept.get("resume") is not None,
+        write=head,
+        reads=asked.reads,
     )
     if several:
         _in_processes(folder, experiment, asked)
