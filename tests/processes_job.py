@@ -166,6 +166,7 @@ def main() -> None:
         "seed": refusal(lambda: testing.start(ud.FedAvg(lr=0.1), seed=rank)),
         "lr": refusal(lambda: testing.start(ud.FedAvg(lr=0.1 if rank == 0 else 0.2))),
         "rounds": refusal(lambda: testing.start(ud.FedAvg(lr=0.1), rounds=3 + (rank > 0))),
+        "test set": refusal(lambda: testing.start(ud.FedAvg(lr=0.1), clients=tested_on(rank))),
     }
     for name, algorithm in SAVED.items():
         run = testing.start(algorithm, rounds=4, checkpoint=folder / "saved" / name)
@@ -225,6 +226,13 @@ SAVED: dict[str, Any] = {
     "marsit": ud.Marsit(lr=0.1),
 }
 PEERS = (ud.NetFleet, ud.PSGD, ud.Marsit, ud.SSDM)
+
+
+def tested_on(rank: int) -> ud.Clients:
+    """The same clients for all, tested on something else by each."""
+    pairs = [(pair[0], pair[1]) for pair in testing.small_clients()]
+    inputs, targets = pairs[0]
+    return ud.Clients(pairs, test=(inputs + rank, targets))
 
 
 def spoiled_peers(cls: type) -> None:

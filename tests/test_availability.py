@@ -124,7 +124,13 @@ def test_fedadmm_counts_a_newcomers_model_as_the_first_one() -> None:
         assert distance(run.x, registered_weights(law, t) @ held) < 1e-12
 
 
-@pytest.mark.parametrize("name", DUALS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("feddyn", "scaffold") else pytest.param(name, marks=pytest.mark.long)
+        for name in DUALS
+    ],
+)
 def test_after_the_last_newcomer_the_optimum_of_all_is_reached(name: str) -> None:
     algorithm, *_ = DUALS[name]
     law = Spans([(0, None), (0, None), (2, None), (5, None), (7, None)])

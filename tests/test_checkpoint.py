@@ -16,10 +16,11 @@ import pytest
 import torch
 
 import undrift as ud
+from tests.test_cli import start
 from undrift import testing
-from undrift.cli import METHODS, setting
+from undrift.cli import METHODS
 from undrift.engine import checkpoint as disk
-from undrift.options import DEFAULT_LR
+from undrift.method import DEFAULT_LR
 
 SCAFFOLD = ud.Scaffold(lr=0.1)
 
@@ -76,8 +77,8 @@ def test_a_run_killed_and_resumed_ends_with_the_same_hash(method: str, tmp_path:
         env=ALONE,
     )
     shown = json.loads(resumed.stdout.splitlines()[-1])
-    ground = setting(rounds=60, clients=8, work=work_of(method))
-    whole = ground.start(METHODS[method](lr=DEFAULT_LR), seed=0)
+    training = {"rounds": 60, "work": work_of(method)}
+    whole = start({"name": method, "lr": DEFAULT_LR}, data={"clients": 8}, training=training)
     *_, last = whole
     assert shown["model_sha256"] == whole.model_sha256
     assert shown["accuracy"] == last.accuracy

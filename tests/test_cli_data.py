@@ -135,9 +135,9 @@ BAD = {
     "devices": (["--devices", "fone"], "the nearest is 'phone'"),
     "slowdown": (["--devices", "phone", "--slowdown", "stragglers:x"], "a form such as"),
     "slowdown law": (["--devices", "phone", "--slowdown", "stragglers:0.1:0.5"], "factor >= 1"),
-    "failures": (["--failures", "0.1"], "--devices beside it"),
+    "failures": (["--failures", "0.1"], "the kind of devices"),
     "trace": (["--devices", "phone", "--trace", "nowhere.csv"], "No such file"),
-    "period": (["--trace-period", "3"], "--trace beside it"),
+    "period": (["--trace-period", "3"], "a trace beside it"),
     "deadline": (["--work", "deadline:60"], "the clients' devices"),
     "a peer's deadline": (
         ["--devices", "phone", "--work", "deadline:1"],
@@ -148,7 +148,7 @@ BAD = {
     "test samples": (["--test-samples", "400"], "test_samples in 1...359"),
     "texts": (["--model", "char-lstm"], "token ids as whole numbers"),
     "deadline form": (["--work", "deadline"], "a form such as"),
-    "evaluate": (["--evaluate-every", "0"], "evaluate_every >= 1"),
+    "evaluate": (["--evaluate-every", "0"], "evaluation.every needs a number >= 1"),
 }
 
 

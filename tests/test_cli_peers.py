@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import call, undrift  # noqa: F401 -- a fixture
+from tests.test_cli import call, start, undrift  # noqa: F401 -- a fixture
 from undrift import cli
-from undrift.trial import read_records
+from undrift.result import read_records
 
 GOSSIP = ["compare", "dsgd", "ldsgd", "gtsgd", "netfleet", "--topology", "erdos-renyi"]
 ONEBIT = ["compare", "psgd", "signsgd", "efsignsgd", "ssdm", "marsit", "--allreduce", "ring"]
@@ -30,7 +30,7 @@ def test_compare_gossip(call, tmp_path: Path) -> None:  # noqa: F811
     assert summary["NetFleet"]["bytes"] == [2 * b for b in summary["LDSGD"]["bytes"]]
     assert summary["NetFleet"]["consensus"] > 0
     assert (tmp_path / "c" / "curves.png").exists()
-    records = read_records(tmp_path / "c" / "netfleet-lr0.1-seed0.jsonl")
+    records, _ = read_records(tmp_path / "c" / "netfleet-lr0.1-seed0.jsonl")
     assert [record.round for record in records] == [1, 2, 3]
     assert all(record.node_accuracy is not None for record in records)  # type: ignore[attr-defined]
 
@@ -66,7 +66,7 @@ def test_hyper_parameters_that_may_be_none(call, tmp_path: Path) -> None:  # noq
         )
         assert code == 0
         assert shown in err
-    full = read_records(tmp_path / "2" / "records.jsonl")
+    full, _ = read_records(tmp_path / "2" / "records.jsonl")
     assert [record.sign_matching is None for record in full] == [True, False, True]  # type: ignore[attr-defined]
 
 
@@ -96,7 +96,7 @@ BAD = {
         ["run", "netfleet", "--clients", "7", "--partition", "shards", "--weighting", "size"],
         "weigh the same",
     ),
-    "no clients": (["run", "netfleet", "--clients", "0"], "clients >= 1"),
+    "no clients": (["run", "netfleet", "--clients", "0"], "data.clients needs a number >= 1"),
     "shards": (["run", "netfleet", "--partition", "shards:x"], "a form such as shards:2"),
 }  # fmt: skip
 
@@ -112,8 +112,9 @@ def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:  # 
 
 
 def test_every_peer_method_has_a_default_setting() -> None:
-    for name, cls in cli.METHODS.items():
-        run = cli.setting(rounds=1, clients=4).start(cls(lr=1e-6), seed=0)
+    for name in cli.METHODS:
+        tiny = {"name": name, "lr": 1e-6}
+        run = start(tiny, data={"clients": 4}, training={"rounds": 1})
         assert next(run).round == 1, name
 
 
@@ -126,6 +127,5 @@ def test_run_says_when_work_is_one_step(call, tmp_path: Path) -> None:  # noqa: 
 def test_seeds_that_end_at_different_rounds_are_plotted(tmp_path: Path) -> None:
     from undrift.plot import curves
 
-    run = cli.setting(rounds=5, clients=4).start(cli.METHODS["psgd"](lr=0.1), seed=0)
-    records = list(run)
+    records = list(start({"name": "psgd"}, data={"clients": 4}, training={"rounds": 5}))
     assert curves({"PSGD": [records, records[:3]]}, tmp_path / "curves.png")

@@ -12,8 +12,8 @@ import torch
 import undrift as ud
 from undrift import testing
 
+DEFAULTS = [cls(lr=0.1) for cls in ud.ALGORITHMS]
 VARIANTS = [
-    *(cls(lr=0.1) for cls in ud.ALGORITHMS),
     ud.FedAvg(lr=0.1, rule=ud.Momentum(0.9)),
     ud.FedProx(lr=0.01, rule=ud.Adam()),
     ud.Scaffold(lr=0.1, option="I"),
@@ -29,8 +29,9 @@ VARIANTS = [
     ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
 ]
 CASES = [
-    pytest.param(algorithm, check, id=f"{algorithm!r}-{check.__name__}")
-    for algorithm in VARIANTS
+    pytest.param(algorithm, check, id=f"{algorithm!r}-{check.__name__}", marks=marks)
+    for algorithms, marks in ((DEFAULTS, ()), (VARIANTS, pytest.mark.long))
+    for algorithm in algorithms
     for check in testing.checks_for(algorithm)
 ]
 

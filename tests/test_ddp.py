@@ -6,7 +6,6 @@ simulator, from conservation laws, and from counting bytes by hand.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -20,9 +19,10 @@ import torch
 import undrift as ud
 from tests import ddp_job
 from tests.ddp_job import ANY_BUCKETS, DIM, HOOKS, LR, ONE_PARAMETER, PLAIN, STEPS
+from tests.support import made_once
 from undrift.engine.post import HEADER
 
-WORLDS = [2, 4]
+WORLDS = [2, pytest.param(4, marks=pytest.mark.long)]
 JOB = Path(__file__).with_name("ddp_job.py")
 EXAMPLE = JOB.parent.parent / "examples" / "ddp_onebit.py"
 Results = list[dict[str, Any]]  # by rank
@@ -56,26 +56,15 @@ def read(folder: Path, world: int) -> Job:
     return Job(first, resumed)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one launch, also where the tests of this file are spread over several pytest workers."""
-    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if session is None:
-        folder = tmp_path_factory.mktemp("ddp")
-    else:
-        folder = tmp_path_factory.getbasetemp().parent / f"ddp-{session}"
-        folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "done").exists():
-            run(str(JOB), str(folder), *map(str, WORLDS))
-            (folder / "done").touch()
-    return folder
-
-
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"world{world}")
-def whole_job(request: pytest.FixtureRequest, folder: Path) -> Job:
-    return read(folder, request.param)
+def whole_job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """One launch a world, also where the tests are spread over several pytest workers."""
+    world: int = request.param
+    name = f"ddp-{world}"
+    folder = made_once(
+        tmp_path_factory, name, lambda folder: run(str(JOB), str(folder), str(world))
+    )
+    return read(folder, world)
 
 
 @pytest.fixture(scope="module")

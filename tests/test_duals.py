@@ -854,7 +854,13 @@ def test_border_of_the_prox_is_allowed(cls: Any) -> None:
     assert cls(lr=0.5, alpha=2.0).alpha == 2.0
 
 
-@pytest.mark.parametrize("cohorts", [[[0, 1, 2, 3, 4]], [[0, 2], [1, 3], [4, 0], [2, 1], [3, 4]]])
+@pytest.mark.parametrize(
+    "cohorts",
+    [
+        pytest.param([[0, 1, 2, 3, 4]], marks=pytest.mark.long),
+        [[0, 2], [1, 3], [4, 0], [2, 1], [3, 4]],
+    ],
+)
 def test_fedadmm_with_l1_satisfies_the_soft_threshold_optimality(cohorts: Any) -> None:
     """0 lies in grad F(x) + l1 d|x|: some coordinates vanish, the others balance."""
     problem, w, l1 = bed(clients=5, dim=6), [0.3, 0.1, 0.25, 0.15, 0.2], 0.12

@@ -239,7 +239,7 @@ def test_models_without_what_is_asked_are_refused_before_any_work() -> None:
         testing.start(FedMLB(lr=0.1), model=nn.Sequential(flat))
 
 
-@pytest.mark.parametrize("stem", [3, 7])
+@pytest.mark.parametrize("stem", [3, pytest.param(7, marks=pytest.mark.long)])
 def test_moon_and_fedmlb_run_on_resnet18(stem: int) -> None:
     torch.manual_seed(0)
     model = ud.models.build("resnet18-gn", shape=(3, 32, 32), classes=10, stem=stem, projection=256)

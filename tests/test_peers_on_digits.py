@@ -7,36 +7,45 @@ from typing import Any
 import pytest
 
 import undrift as ud
-from undrift.cli import setting
+from tests.test_cli import start
 
 
-def final(ground: Any, algorithm: Any) -> tuple[ud.PeerRecord, int]:
-    run = ground.start(algorithm, seed=0, evaluate_every=ground.rounds)
+def final(ground: dict[str, Any], name: str, lr: float) -> tuple[ud.PeerRecord, int]:
+    every = {"every": ground["training"]["rounds"]}
+    run = start({"name": name, "lr": lr}, evaluation=every, **ground)
     *_, record = run
     return record, run.totals.bytes_up
 
 
 def test_netfleet_is_ahead_at_equal_communication_rounds() -> None:
     """Two labels a worker, every method at the same lr; the nodes' own models even more so."""
-    ground = setting(clients=20, partition="shards:2", batch_size=0, rounds=100)
-    ends = {
-        cls.__name__: final(ground, cls(lr=0.1))[0]
-        for cls in (ud.DSGD, ud.LDSGD, ud.GTSGD, ud.NetFleet)
+    ground = {
+        "data": {"clients": 20, "partition": "shards:2"},
+        "training": {"batch_size": 0, "rounds": 100},
     }
-    ahead = ends.pop("NetFleet")
+    ends = {name: final(ground, name, 0.1)[0] for name in ("dsgd", "ldsgd", "gtsgd", "netfleet")}
+    ahead = ends.pop("netfleet")
     assert ahead.accuracy > 0.93
     for name, behind in ends.items():
         assert ahead.accuracy > behind.accuracy + 0.02, name
         assert ahead.node_accuracy > behind.node_accuracy + 0.05, name
 
 
-@pytest.mark.parametrize("workers", [2, 8])
+def convex(clients: int, rounds: int) -> dict[str, Any]:
+    return {
+        "data": {"clients": clients, "partition": "iid"},
+        "model": {"name": "logistic"},
+        "training": {"batch_size": 40, "rounds": rounds},
+    }
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_cascading_collapses_and_marsit_follows_full_precision(workers: int) -> None:
-    ground = setting(clients=workers, partition="iid", model="logistic", batch_size=40, rounds=120)
-    exact, sent = final(ground, ud.PSGD(lr=0.1))
-    one_bit, bits_sent = final(ground, ud.Marsit(lr=0.1))
+    ground = convex(workers, 120)
+    exact, sent = final(ground, "psgd", 0.1)
+    one_bit, bits_sent = final(ground, "marsit", 0.1)
     cascaded = min(
-        (final(ground, ud.CascadingSSDM(lr=lr))[0] for lr in (1e-3, 0.1)), key=lambda r: r.loss
+        (final(ground, "cascadingssdm", lr)[0] for lr in (1e-3, 0.1)), key=lambda r: r.loss
     )
     assert exact.accuracy > 0.88
     assert one_bit.accuracy > exact.accuracy - 0.03
@@ -48,5 +57,4 @@ def test_cascading_collapses_and_marsit_follows_full_precision(workers: int) -> 
 
 def test_cascading_alone_is_compression_once() -> None:
     """With one worker there is nothing to cascade and it learns: it is the hops that undo it."""
-    ground = setting(clients=1, partition="iid", model="logistic", batch_size=40, rounds=500)
-    assert final(ground, ud.CascadingSSDM(lr=0.1))[0].accuracy > 0.75
+    assert final(convex(1, 500), "cascadingssdm", 0.1)[0].accuracy > 0.75

@@ -120,3 +120,35 @@ def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="a folder with checkpoints"):
         found(tmp_path, Rank(0, 2))
     assert not shards.hold_checkpoints(tmp_path, World())
+
+
+class TellsOfAnother(Rank):
+    """A process whose neighbour could not read its own part."""
+
+    def texts(self, text: str) -> list[str]:
+        if text.startswith("{"):
+            return super().texts(text)
+        return [text, "rank-1-of-2 cannot be read"]
+
+
+def test_what_one_rank_cannot_read_is_refused_by_all(tmp_path):
+    save(tmp_path, 0, 2, 4)
+    with pytest.raises(CheckpointError, match=r"^Rank 1: rank-1-of-2 cannot be read$"):
+        shards.read(tmp_path, TellsOfAnother(0, 2), read_one)
+
+
+def test_a_part_that_cannot_be_read_here_is_told_to_all(tmp_path):
+    save(tmp_path, 0, 2, 4)
+    told = []
+
+    class Listens(Rank):
+        def texts(self, text: str) -> list[str]:
+            told.append(text)
+            return super().texts(text)
+
+    def refuse(path: Path, round: int) -> disk.Snapshot:
+        raise OSError("disk is gone")
+
+    with pytest.raises(CheckpointError, match="disk is gone"):
+        shards.read(tmp_path, Listens(0, 2), refuse)
+    assert told[-1] == "disk is gone"

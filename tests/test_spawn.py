@@ -76,6 +76,7 @@ def test_the_run_is_the_callers_and_its_processes_end_with_it(tmp_path):
     assert torch.equal(resumed.x, found)
 
 
+@pytest.mark.long
 def test_a_new_run_lets_the_processes_of_an_unfinished_one_go():
     before = children()
     unfinished = start(ud.Scaffold(lr=0.1))
@@ -92,6 +93,7 @@ def test_a_new_run_lets_the_processes_of_an_unfinished_one_go():
     assert torch.equal(unfinished.x, held)
 
 
+@pytest.mark.long
 def test_a_closed_run_of_peers_says_that_the_others_are_gone():
     run = start(ud.NetFleet(lr=0.05))
     next(run)
@@ -119,6 +121,7 @@ def test_a_process_that_fails_is_named_and_none_is_left(how, said):
     assert children() == before
 
 
+@pytest.mark.long
 def test_the_last_good_state_is_kept_where_training_diverges():
     clients = job.spoiled_clients()
     clients.test = clients[0]
@@ -129,6 +132,7 @@ def test_the_last_good_state_is_kept_where_training_diverges():
     assert torch.equal(run.model.inner[0].weight, testing.small_net()[0].weight)
 
 
+@pytest.mark.long
 def test_a_refused_run_leaves_the_one_in_progress_as_it_was():
     with start(ud.NetFleet(lr=0.05)) as run:
         next(run)
@@ -187,6 +191,7 @@ def test_a_finished_run_can_be_evaluated_and_an_abandoned_one_says_so():
         next(abandoned)
 
 
+@pytest.mark.long
 def test_a_program_from_standard_input_is_refused(tmp_path):
     text = "import undrift as ud; from undrift import testing\n"
     text += "testing.start(ud.FedAvg(lr=0.1), processes=2)"

@@ -730,7 +730,7 @@ def test_parse_lowers_its_own_k_for_few_clients() -> None:
     ],
 )
 def test_parse_refuses(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^--topology needs {message}.*\\.$"):
+    with pytest.raises(ValueError, match=f"^topology needs {message}.*\\.$"):
         tp.parse(text, 20, 0)
 
 

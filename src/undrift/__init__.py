@@ -1,6 +1,6 @@
 """undrift: training on heterogeneous data without client drift."""
 
-from undrift import cost, data, ddp, devices, merge, models, route, schedule, topology
+from undrift import cost, data, ddp, devices, merge, metrics, models, route, schedule, topology
 from undrift.accelerated import Accelerated
 from undrift.algorithms import (
     ALGORITHMS,
@@ -64,6 +64,7 @@ from undrift.data import (
     UniformSteps,
 )
 from undrift.devices import Device, Fleet
+from undrift.drift import Drift
 from undrift.engine.execute import Upload
 from undrift.engine.run import Run
 from undrift.engine.simulate import simulate
@@ -74,6 +75,7 @@ from undrift.errors import (
     UndriftError,
     WorkerError,
 )
+from undrift.experiment import Experiment
 from undrift.participation import Bernoulli, Cohorts, FixedSize, WithReplacement
 from undrift.record import PeerRecord, Record, Totals
 from undrift.rule import SGD, Adam, Momentum
@@ -109,8 +111,10 @@ __all__ = [
     "Deadline",
     "Device",
     "DivergenceError",
+    "Drift",
     "EFSignSGD",
     "Epochs",
+    "Experiment",
     "FedACG",
     "FedADMM",
     "FedAdagrad",
@@ -170,6 +174,7 @@ __all__ = [
     "exponential",
     "group_norm",
     "merge",
+    "metrics",
     "models",
     "piecewise",
     "route",

@@ -9,6 +9,7 @@ from typing import Any
 from undrift import models
 from undrift.check import require, require_choice
 from undrift.data import Deadline, Epochs, GaussianSteps, Steps, UniformSteps, Work
+from undrift.data.availability import Availability, Replaced, Resampled
 from undrift.devices import Jitter, Stragglers
 
 
@@ -17,7 +18,7 @@ def parse_participation(text: str) -> float | int:
         return int(text) if text.strip().isdigit() else float(text)
     except ValueError as error:
         raise ValueError(
-            f"--participation needs a fraction such as 0.5 or a count such as 10, got {text!r}."
+            f"participation needs a fraction such as 0.5 or a count such as 10, got {text!r}."
         ) from error
 
 
@@ -34,7 +35,7 @@ def parse_work(text: str) -> Work:
         "deadline": (_deadline, float),
     }
     name, *parts = text.split(":")
-    require_choice("--work", "its first word", name, makers)
+    require_choice("work", "its first word", name, makers)
     maker, number = makers[name]
     modes = [part for part in parts if part in ("fixed", "random")]
     try:
@@ -42,7 +43,7 @@ def parse_work(text: str) -> Work:
         inspect.signature(maker).bind(*numbers, *modes)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"--work needs a form such as steps:10, epochs:5, gaussian:20:100, uniform:5:30 or "
+            f"work needs a form such as steps:10, epochs:5, gaussian:20:100, uniform:5:30 or "
             f"deadline:60:5, got {text!r}."
         ) from error
     return maker(*numbers, *modes)
@@ -54,26 +55,42 @@ def parse_slowdown(text: str) -> Stragglers | Jitter:
         "jitter": Jitter,
     }
     name, *parts = text.split(":")
-    require_choice("--slowdown", "its first word", name, makers)
+    require_choice("slowdown", "its first word", name, makers)
     try:
         numbers = [float(part) for part in parts]
         inspect.signature(makers[name]).bind(*numbers)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"--slowdown needs a form such as stragglers:0.1:5 or jitter:0.3, got {text!r}."
+            f"slowdown needs a form such as stragglers:0.1:5 or jitter:0.3, got {text!r}."
         ) from error
     return makers[name](*numbers)
+
+
+def parse_availability(text: str, seed: int) -> Availability:
+    """`resampled:250:100` (active, every) or `replaced:250:100:0.5` (and with what chance)."""
+    makers: dict[str, Callable[..., Availability]] = {"resampled": Resampled, "replaced": Replaced}
+    name, *parts = text.split(":")
+    require_choice("availability", "its first word", name, makers)
+    try:
+        numbers = [*map(int, parts[:2]), *map(float, parts[2:])]
+        inspect.signature(makers[name]).bind(*numbers, seed=seed)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"availability needs a form such as resampled:250:100 or replaced:250:100:0.5, got "
+            f"{text!r}."
+        ) from error
+    return makers[name](*numbers, seed=seed)
 
 
 def parse_model(text: str) -> tuple[str, dict[str, Any]]:
     """`resnet18-gn:stem=7,projection=256` as a name and its options."""
     name, _, rest = text.partition(":")
-    require_choice("--model", "its name", name, models.MODELS)
+    require_choice("model", "its name", name, models.MODELS)
     options: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
         key, equals, value = part.partition("=")
         paired = bool(key and equals and value)
-        require(paired, "--model", "options such as resnet18-gn:stem=7", text)
+        require(paired, "model", "options such as resnet18-gn:stem=7", text)
         options[key] = _literal(value)
     return name, options
 

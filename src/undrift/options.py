@@ -4,19 +4,16 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from undrift import models, trial
+from undrift import models
+from undrift.check import require
 from undrift.data import NAMES
 from undrift.devices import MIXES, PRESETS
-from undrift.rule import Rule
-from undrift.rule import parse as parse_rule
-from undrift.schedule import parse as parse_number
-
-DEFAULT_LR = 0.1
+from undrift.forms import parse_model, parse_participation
+from undrift.method import DEFAULT_LR, without_none
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 DEVICES, PROCESSES = "Devices", "Processes"
@@ -139,7 +136,46 @@ Every = Annotated[
     int, typer.Option("--evaluate-every", help="Rounds between tests.", rich_help_panel=TRAINING)
 ]
 ModeText = Annotated[str, typer.Option(help="auto, loop or stacked.", rich_help_panel=TRAINING)]
-Target = Annotated[float, typer.Option(help="Accuracy to be reached.", rich_help_panel=OUTPUT)]
+Target = Annotated[
+    str, typer.Option(help="Accuracy to be reached, or several: 0.8,0.85.", rich_help_panel=OUTPUT)
+]
+There = Annotated[
+    str | None,
+    typer.Option(
+        help="Who is there: resampled:ACTIVE:EVERY or replaced:ACTIVE:EVERY:P.",
+        rich_help_panel=DATA,
+    ),
+]
+DriftFlag = Annotated[
+    bool,
+    typer.Option(
+        "--drift", help="Record how far clients' models drift apart.", rich_help_panel=OUTPUT
+    ),
+]
+TrainLoss = Annotated[
+    bool,
+    typer.Option(
+        "--train-loss", help="Evaluate on the training data, too.", rich_help_panel=OUTPUT
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Another value, e.g. --set training.rounds=5 --set fedspeed.lam=5"),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder of results to go on with; what is finished there is kept.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Follow with tensorboard, mlflow, wandb, or module:Class, too.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for records and plots; default: runs/...", rich_help_panel=OUTPUT),
@@ -168,16 +204,23 @@ Timeout = Annotated[
         rich_help_panel=PROCESSES,
     ),
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Say how each run is executed, and why.", rich_help_panel=OUTPUT
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.", rich_help_panel=OUTPUT)]
 
 
-def setting(
+def shared(
     data: Data = "digits",
     data_dir: DataDir = None,
     model: Model = "mlp",
     clients: NumClients = None,
     partition: Partition = "dirichlet",
     dirichlet: DirAlpha = None,
+    availability: There = None,
     augment: Augment = True,
     test_samples: TestSamples = None,
     devices: DevicesText = None,
@@ -196,57 +239,85 @@ def setting(
     clip: Clip = 0.0,
     mode: ModeText = "auto",
     evaluate_every: Every = 1,
-    target: Target = 0.8,
-) -> trial.Setting:
-    """What `run` and `compare` share; typer reads the options off this signature."""
-    return trial.Setting(
-        data=data,
-        data_dir=data_dir,
-        model=model,
-        clients=clients,
-        partition=partition,
-        dirichlet=dirichlet,
-        augment=augment,
-        test_samples=test_samples,
-        devices=devices,
-        slowdown=slowdown,
-        failures=failures,
-        trace=trace,
-        trace_period=trace_period,
-        rounds=rounds,
-        participation=participation,
-        work=work,
-        batch_size=batch_size or None,
-        weighting=weighting,
-        topology=topology,
-        allreduce=allreduce,
-        weight_decay=weight_decay,
-        clip=clip or None,
-        mode=mode,
-        evaluate_every=evaluate_every,
-        target=target,
-    )
+    target: Target = "0.8",
+    train_loss: TrainLoss = False,
+    drift: DriftFlag = False,
+) -> dict[str, Any]:
+    """What `run` and `compare` share, as sections of an experiment; typer reads this signature."""
+    name, options = parse_model(model)
+    return {
+        "data": {
+            "name": data,
+            "folder": data_dir,
+            "clients": clients,
+            "partition": dealt(partition, dirichlet),
+            "availability": availability,
+            "augment": augment,
+            "test_samples": test_samples,
+        },
+        "model": {"name": name, **options},
+        "training": {
+            "rounds": rounds,
+            "work": work,
+            "batch_size": batch_size,
+            "participation": None if participation is None else parse_participation(participation),
+            "weighting": weighting,
+            "weight_decay": weight_decay,
+            "clip": clip,
+            "topology": topology,
+            "allreduce": allreduce,
+        },
+        "devices": {
+            "kind": devices,
+            "slowdown": slowdown,
+            "failures": failures,
+            "trace": trace,
+            "trace_period": trace_period,
+        },
+        "evaluation": {
+            "every": evaluate_every,
+            "target": _targets(target),
+            "train_loss": train_loss,
+            "drift": drift,
+        },
+        "engine": {"mode": mode},
+    }
 
 
-def _parser(annotation: Any) -> Any:
-    """How the text of a hyper-parameter flag becomes its value."""
-    known: dict[Any, Any] = {float: parse_number, Rule: parse_rule, int: _parse_int}
-    kind, optional = _required(annotation)
-    parser = known.get(kind, str)
-    return (lambda text: None if text.lower() == "none" else parser(text)) if optional else parser
+def sections_given(options: dict[str, Any]) -> bool:
+    """Whether any of the shared flags is not as it comes."""
+    usual = {name: p.default for name, p in inspect.signature(shared).parameters.items()}
+    return any(value != usual[name] for name, value in options.items())
 
 
-def _required(annotation: Any) -> tuple[Any, bool]:
-    """The type without None, and whether None was allowed."""
-    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    return next(kind for kind in kinds if kind is not NoneType), NoneType in kinds
+def engine(
+    processes: int | None, max_restarts: int, timeout: float, checkpoint_every: int = 0
+) -> dict[str, Any]:
+    """The section of an experiment that these flags are."""
+    return {
+        "processes": 1 if processes is None else processes,
+        "max_restarts": max_restarts,
+        "timeout": timeout,
+        "checkpoint_every": checkpoint_every,
+    }
 
 
-def _parse_int(text: str) -> int:
+def dealt(partition: str, dirichlet: float | None) -> str:
+    """`--partition` and its short form `--dirichlet` as one."""
+    bare = partition.startswith("dirichlet") and ":" not in partition
+    remedy = "say it once, as --partition dirichlet:0.3"
+    fits = dirichlet is None or bare
+    require(fits, "--dirichlet", "a Dirichlet partition without a number", partition, remedy)
+    return partition if dirichlet is None else f"{partition}:{dirichlet}"
+
+
+def _targets(text: str) -> list[float]:
     try:
-        return int(text)
-    except ValueError as error:
-        raise ValueError(f"A hyper-parameter needs a whole number here, got {text!r}.") from error
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--target needs accuracies such as 0.8 or 0.8,0.85, got {text!r}."
+        ) from None
 
 
 def flags_of(cls: type) -> list[inspect.Parameter]:
@@ -259,7 +330,7 @@ def flags_of(cls: type) -> list[inspect.Parameter]:
             kind: Any = Annotated[bool, typer.Option(rich_help_panel=panel)]
         else:
             default = str(default).lower() if default is None else str(default)
-            hint, optional = _required(hints[field.name])
+            hint, optional = without_none(hints[field.name])
             choices = "|".join(map(str, get_args(hint))) or "sgd|momentum|adam"  # a rule
             metavar = "NUMBER" if hint in (float, int) else choices
             metavar += "|none" if optional else ""
@@ -269,23 +340,14 @@ def flags_of(cls: type) -> list[inspect.Parameter]:
     return flags
 
 
-def build(cls: type, texts: dict[str, Any]) -> Any:
-    hints = get_type_hints(cls)
-    values = {
-        name: value if isinstance(value, bool) else _parser(hints[name])(value)
-        for name, value in texts.items()
-    }
-    return cls(**values)
-
-
 def spell_out(command: Any, flags: Sequence[inspect.Parameter] = ()) -> Any:
-    """Replace **options of a command by the flags given and those of `setting`, for typer."""
+    """Replace **options of a command by the flags given and those of `shared`, for typer."""
     by_name = inspect.Parameter.KEYWORD_ONLY
     own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    shared = [p.replace(kind=by_name) for p in inspect.signature(setting).parameters.values()]
+    common = [p.replace(kind=by_name) for p in inspect.signature(shared).parameters.values()]
     first = [p for p in own if p.default is p.empty]
     rest = [p.replace(kind=by_name) for p in own if p.default is not p.empty]
-    parameters = [*first, *flags, *shared, *rest]
+    parameters = [*first, *flags, *common, *rest]
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command

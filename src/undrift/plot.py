@@ -38,7 +38,7 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
         rounds = [r.round for r in seen[0]]
         sent = np.mean([_sent(records) for records in seeds], axis=0)
         for axis, x in ((by_round, rounds), (by_bytes, sent)):
-            (line,) = axis.plot(x, values.mean(0), label=name, linewidth=1.6)
+            (line,) = axis.plot(x, values.mean(0), label=_plain(name), linewidth=1.6)
             if len(values) > 1:
                 axis.fill_between(
                     x, values.min(0), values.max(0), color=line.get_color(), alpha=0.12, linewidth=0
@@ -50,9 +50,14 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     by_round.legend(frameon=False)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(_plain(title), fontsize=10)
     figure.savefig(path, dpi=150)
     return True
+
+
+def _plain(text: str) -> str:
+    """A dollar is a dollar, not the beginning of a formula."""
+    return text.replace("$", r"\$")
 
 
 def _sent(records: Sequence[Record]) -> list[float]:
@@ -86,6 +91,6 @@ def partition(counts: NDArray[np.int64], path: Path, title: str = "") -> bool:
         side.set_major_locator(MaxNLocator(integer=True, nbins=20, steps=[1, 2, 5, 10]))
     axis.spines[["top", "right"]].set_visible(False)
     figure.colorbar(image, ax=axis, label="samples")
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(_plain(title), fontsize=10)
     figure.savefig(path, dpi=150)
     return True

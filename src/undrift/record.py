@@ -19,6 +19,7 @@ class Record:
     gradients: int  # minibatch gradients evaluated, over all clients
     samples: int  # samples those gradients were taken on
     seconds: float  # wall time of the round without evaluation
+    train_loss: float | None = field(default=None, kw_only=True)  # objective; None unless asked for
     # With devices only: what the round would have taken on them, waiting included, the mean share
     # of it in which the clients computed, and clients chosen that failed or missed the deadline.
     simulated_seconds: float | None = field(default=None, kw_only=True)

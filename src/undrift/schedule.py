@@ -105,7 +105,7 @@ def parse(text: str) -> float:
             return float(text)
         arguments = ast.literal_eval(f"({rest.strip().removesuffix(')')},)")
         return makers[name.strip()](*arguments)
-    except (KeyError, SyntaxError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(
             f"A hyper-parameter needs a number or a schedule such as exponential(0.1, 0.998) or "
             f"piecewise(0.1, {{50: 0.01}}), got {text!r}."

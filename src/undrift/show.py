@@ -10,13 +10,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from undrift import plot as pictures
-from undrift.engine.run import Run
-from undrift.record import Record
-from undrift.trial import CURVES, Outcome, Setting
+from undrift.experiment import Evaluation
+from undrift.folder import CURVES
+from undrift.metrics import rounds_to
+from undrift.result import Trial
 
-Outcomes = Mapping[str, Sequence[Outcome]]  # per method, one per seed
+Trials = Mapping[str, Sequence[Trial]]  # per method, one per seed
 
 
 def paper(*, stderr: bool = False) -> Console:
@@ -37,20 +39,6 @@ def bar(console: Console, *, quiet: bool) -> Progress:
     )
 
 
-def follow(run: Run, add: Callable[[Record], None], console: Console, *, quiet: bool) -> bool:
-    """Run to the end with a progress bar; True when the user stopped it."""
-    with bar(console, quiet=quiet) as progress:
-        task = progress.add_task("round", total=run.rounds, completed=run.round, accuracy="-")
-        try:
-            for record in run:
-                add(record)
-                progress.update(task, advance=1, accuracy=percent(record.accuracy))
-        except KeyboardInterrupt:
-            console.print(f"Stopped after round {run.round}; what was done is kept.")
-            return True
-    return False
-
-
 def one_step(algorithms: Sequence[Any], console: Console) -> None:
     """Say of which methods `--work` is not the number of steps in a round."""
     for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):
@@ -68,47 +56,82 @@ def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
 
 
 def table(
-    outcomes: Outcomes, setting: Setting, console: Console, extra: Mapping[str, str] | None = None
+    trials: Trials,
+    evaluation: Evaluation,
+    console: Console,
+    *,
+    heading: str = "",
+    extra: Mapping[str, str] | None = None,
 ) -> None:
-    """The final table; `extra` is one more column, the learning rate chosen in a comparison."""
+    """The final table; `extra` is one more column, the values chosen in a sweep."""
     shown = Table(title="Result")
     shown.add_column("method")
     if extra:
-        shown.add_column("lr", justify="right")
-    columns = ("accuracy %", f"rounds to {100 * setting.target:g} %", "MB sent", "gradients", "s")
-    figures = {name: peer_figures(seeds) for name, seeds in outcomes.items()}
+        shown.add_column(heading, justify="right")
+    reached = [f"rounds to {100 * target:g} %" for target in evaluation.target]
+    columns = ("accuracy %", *reached, "MB sent", "gradients", "s")
+    figures = {name: peer_figures(seeds) for name, seeds in trials.items()}
     peers = _telling(figures.values())
-    timed = any(
-        outcome.total("simulated_seconds") for seeds in outcomes.values() for outcome in seeds
-    )
+    timed = any(trial.total("simulated_seconds") for seeds in trials.values() for trial in seeds)
     clock = ("simulated s", "in use %") if timed else ()
-    for column in (*columns, *clock, *(PEER_COLUMNS[key][0] for key in peers)):
+    drifts = _drift_names(trials)
+    for column in (*columns, *drifts, *clock, *(PEER_COLUMNS[key][0] for key in peers)):
         shown.add_column(column, justify="right")
-    for name, seeds in outcomes.items():
-        reached = [outcome.rounds_to(setting.target) for outcome in seeds]
-        rounds = [r for r in reached if r is not None]
-        diverged = any(len(outcome.records) < setting.rounds for outcome in seeds)
-        accuracy = spread([100 * outcome.last for outcome in seeds], "{:.2f}")
-        first = f"> {setting.rounds}" if len(rounds) < len(reached) else spread(rounds)
+    for name, seeds in trials.items():
         shown.add_row(
-            name,
-            *([extra[name]] if extra else []),
-            "diverged" if extra and diverged else accuracy,
-            first,
-            spread([outcome.megabytes for outcome in seeds], "{:.2f}"),
-            f"{np.mean([outcome.total('gradients') for outcome in seeds]):.0f}",
-            f"{np.mean([outcome.total('seconds') for outcome in seeds]):.1f}",
+            Text(name),
+            *([Text(extra[name])] if extra else []),
+            _accuracy(seeds),
+            *(_reached(seeds, target, evaluation.smoothing) for target in evaluation.target),
+            spread([trial.megabytes for trial in seeds], "{:.2f}"),
+            f"{np.mean([trial.total('gradients') for trial in seeds]):.0f}",
+            f"{np.mean([trial.total('seconds') for trial in seeds]):.1f}",
+            *(_drift(seeds, name) for name in drifts),
             *(_clock(seeds) if timed else ()),
             *(PEER_COLUMNS[key][1](figures[name].get(key)) for key in peers),
         )
     console.print(shown)
-    console.print("accuracy: mean of the last ten evaluations on the test set", style="dim")
+    smoothed = "" if evaluation.smoothing == "raw" else f"; targets on its {evaluation.smoothing}"
+    console.print(
+        f"accuracy: mean of the last ten evaluations on the test set{smoothed}", style="dim"
+    )
 
 
-def _clock(seeds: Sequence[Outcome]) -> tuple[str, str]:
+def _accuracy(seeds: Sequence[Trial]) -> str:
+    """Of the seeds that have one, and what became of those that did not end well."""
+    there = [trial for trial in seeds if trial.status != "diverged" and trial.records]
+    if not there:
+        return "diverged" if any(trial.status == "diverged" for trial in seeds) else "-"
+    shown = spread([100 * trial.last for trial in there], "{:.2f}")
+    diverged = sum(trial.status == "diverged" for trial in seeds)
+    stopped = [trial.records[-1].round for trial in there if trial.status == "stopped"]
+    notes = [f"{diverged} of {len(seeds)} diverged"] if diverged else []
+    notes += [f"stopped after {min(stopped)}"] if stopped else []
+    return f"{shown} ({', '.join(notes)})" if notes else shown
+
+
+def _reached(seeds: Sequence[Trial], target: float, smoothing: str) -> str:
+    rounds = [rounds_to(trial.records, target, smoothing) for trial in seeds]
+    there = [r for r in rounds if r is not None]
+    most = max((r.round for trial in seeds for r in trial.records[-1:]), default=0)
+    return f"> {most}" if len(there) < len(rounds) else spread(there)
+
+
+def _drift_names(trials: Trials) -> list[str]:
+    told = [trial.facts.get("drift", {}) for seeds in trials.values() for trial in seeds]
+    return [name for name in ("divergence", "cosine") if any(name in each for each in told)]
+
+
+def _drift(seeds: Sequence[Trial], name: str) -> str:
+    told = [trial.facts.get("drift", {}) for trial in seeds]
+    values = [each[name] for each in told if name in each]
+    return f"{np.mean(values):.3g}" if values else "-"
+
+
+def _clock(seeds: Sequence[Trial]) -> tuple[str, str]:
     """Simulated seconds of the whole run, and the share of them in which devices computed."""
-    busy = [outcome.recent("utilisation") or 0.0 for outcome in seeds]
-    seconds = [outcome.total("simulated_seconds") for outcome in seeds]
+    busy = [trial.recent("utilisation") or 0.0 for trial in seeds]
+    seconds = [trial.total("simulated_seconds") for trial in seeds]
     return spread(seconds, "{:.4g}"), f"{100 * np.mean(busy):.1f}"
 
 
@@ -131,9 +154,9 @@ def _telling(figures: Collection[Mapping[str, float]]) -> list[str]:
     return ["node_accuracy", "consensus"] * apart + ["bits", "sign_matching"] * signs
 
 
-def peer_figures(seeds: Sequence[Outcome]) -> dict[str, float]:
+def peer_figures(seeds: Sequence[Trial]) -> dict[str, float]:
     """Means over seeds of what only peers have."""
-    found = {key: [outcome.recent(key) for outcome in seeds] for key in PEER_COLUMNS}
+    found = {key: [trial.recent(key) for trial in seeds] for key in PEER_COLUMNS}
     return {
         key: float(np.mean([value for value in values if value is not None]))
         for key, values in found.items()
@@ -141,25 +164,32 @@ def peer_figures(seeds: Sequence[Outcome]) -> dict[str, float]:
     }
 
 
-def plot(outcomes: Outcomes, folder: Path, console: Console, title: str) -> None:
-    runs = {name: [outcome.records for outcome in seeds] for name, seeds in outcomes.items()}
+def plot(trials: Trials, folder: Path, console: Console, title: str) -> None:
+    runs = {name: [trial.records for trial in seeds] for name, seeds in trials.items()}
     if not pictures.curves(runs, folder / CURVES, title):
-        console.print("No plot: matplotlib is not installed; pip install 'undrift[report]'.")
+        console.print(
+            "No plot: matplotlib is not installed; pip install 'undrift[report]'.", markup=False
+        )
 
 
-def final(run: Run, outcome: Outcome) -> dict[str, Any]:
-    """What `--json` prints."""
-    last = next((r for r in reversed(outcome.records) if r.loss is not None), None)
+def final(trial: Trial) -> dict[str, Any]:
+    """What `--json` prints of one trial."""
+    last = next((r for r in reversed(trial.records) if r.loss is not None), None)
+    up, down = trial.total("bytes_up"), trial.total("bytes_down")
     return {
-        "round": run.round,
+        "method": trial.method,
+        "seed": trial.seed,
+        "status": trial.status,
+        "round": trial.records[-1].round if trial.records else 0,
         "loss": None if last is None else last.loss,
         "accuracy": None if last is None else last.accuracy,
-        "bytes_up": run.totals.bytes_up,
-        "bytes_down": run.totals.bytes_down,
-        "bytes": run.totals.bytes_up + run.totals.bytes_down,
-        "gradients": run.totals.gradients,
-        "seconds": run.totals.seconds,
-        "simulated_seconds": run.totals.simulated_seconds or None,
-        **peer_figures([outcome]),
-        "model_sha256": run.model_sha256 if run.whole else None,
+        "bytes_up": round(up),
+        "bytes_down": round(down),
+        "bytes": round(up + down),
+        "gradients": round(trial.total("gradients")),
+        "seconds": trial.total("seconds"),
+        "simulated_seconds": trial.total("simulated_seconds") or None,
+        "reason": trial.reason,
+        **peer_figures([trial]),
+        "model_sha256": trial.model_sha256,
     }

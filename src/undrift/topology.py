@@ -500,11 +500,11 @@ def parse(text: str, m: int, seed: int) -> Topology:
     """
     body, plus, after = text.strip().partition("+")
     name, *arguments = body.split(":")
-    require_choice("--topology", "its name", name, _FORMS)
+    require_choice("topology", "its name", name, _FORMS)
     mixing = after if plus else "laplacian"
-    require_choice("--topology", "its mixing", mixing, MIXINGS)
+    require_choice("topology", "its mixing", mixing, MIXINGS)
 
-    malformed = ValueError(f"--topology needs {_FORMS[name]}, got {text!r}.")
+    malformed = ValueError(f"topology needs {_FORMS[name]}, got {text!r}.")
 
     def number(kind: type[N], argument: str) -> N:
         try:
@@ -521,7 +521,7 @@ def parse(text: str, m: int, seed: int) -> Topology:
         pair = number(int, x), number(int, y)
         if min(pair) < 1 or math.prod(pair) != m:
             raise ValueError(
-                f"--topology needs sides whose product is the number of clients, {m}, got "
+                f"topology needs sides whose product is the number of clients, {m}, got "
                 f"{arguments[0]}."
             )
         return pair

@@ -28,15 +28,17 @@ def evaluate(
     population: Floats,
     batch: int,
     world: World = World(),
+    *,
+    trained: bool = False,
 ) -> Score:
-    """On the test set, or without one on the training data as the objective weighs it.
+    """On the test set; without one, or if `trained`, on the training data as the loss weighs it.
 
     Processes share the batches; the sum is over all of them in order, whoever had which.
     """
     weighted: Iterator[tuple[float, Pair]] = (
         (float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0
     )
-    if clients.test is not None:
+    if clients.test is not None and not trained:
         weighted = iter([(1.0, clients.test)])
     with _evaluating(task), torch.no_grad():
         scored = [

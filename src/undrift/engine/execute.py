@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from undrift import tree
-from undrift.core import Loop
-from undrift.engine.local import Group, LocalLoop, Meter
+from undrift.core import Loop, Vector
+from undrift.engine.local import Group, LocalLoop, Meter, WatchedLoop
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.world import World
 from undrift.objective import Task
@@ -29,15 +29,23 @@ Unpack = Callable[[Any], Any]  # wire -> upload
 
 
 class Upload(NamedTuple):
-    """What a tap sees: one client's upload of one round."""
+    """What a tap sees: one client's upload of one round, and the local models behind it.
+
+    `start` and `y` are the first vector of the model's size in what the client gave to its first
+    call of `steps` and got from its last: the iterate, in every method of this library.
+    """
 
     round: int  # from 1
     client: int
     weight: float  # in the mean
     upload: Any
+    x: Vector  # the server's model before the round; not to be changed
+    start: Vector | None  # where the client took its first step; None without steps, as y
+    y: Vector | None  # its model after the last, as it was before any compression
 
 
 Tap = Callable[[Upload], None]
+Told = Callable[[int, float, Any, tuple[Vector, ...]], None]  # client, weight, upload, path
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class Executor:
         plan: Plan,
         state_of: Callable[[int], Any],
         meter: Meter,
-        tap: Tap | None = None,
+        told: Told | None = None,
     ) -> tuple[Any, dict[int, Any]]:
         """Every client of the plan calls; returns the weighted mean and the new client states.
 
@@ -78,6 +86,7 @@ class Executor:
         states: dict[int, Any] = {}
         stacked = self.mode == "stacked"
         run = self._stacked if stacked else self._alone
+        make = LocalLoop if told is None else WatchedLoop
         groups = (
             plan.groups_of_like_work(self.chunk, self.row_cost, mine)
             if stacked
@@ -89,17 +98,17 @@ class Executor:
                 self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked
             )
             held = [state_of(int(i)) for i in group.ids]
-            uploads, new = run(call, unpack, down, held, group)
+            uploads, new, paths = run(call, unpack, down, held, group, make)
             bad = _not_finite(uploads, group)
             if bad:
                 break
-            if tap is not None:
+            if told is not None:
                 for row, i in enumerate(group.ids):
-                    upload = tree.row(uploads, row)
-                    tap(Upload(plan.t + 1, int(i), float(group.weights[row]), upload))
+                    seen = tree.row((uploads, paths), row)
+                    told(int(i), float(group.weights[row]), *seen)
             total = _add(total, group.weights, uploads)
             states.update(zip(map(int, group.ids), new, strict=True))
-            del uploads  # before the next group makes its own
+            del uploads, paths  # before the next group makes its own
         self.world.agree(bad, plan.t + 1, "updates")
         if self.world.size > 1:
             if total is None:
@@ -125,29 +134,43 @@ class Executor:
                 self.task, self.planner, one, position, self.pool, Meter(1), stacked=False
             )
             before = self._empty[exchange - 1][1] if exchange > 1 else state_of(client)
-            uploads, (after,) = self._alone(call, unpack, down, [before], group)
+            uploads, (after,), _ = self._alone(call, unpack, down, [before], group)
             zeros = tree.map(lambda leaf: torch.zeros_like(leaf[0]), uploads)
             self._empty[exchange] = zeros, after
         return tree.map(Tensor.clone, self._empty[exchange][0])
 
     def _alone(
-        self, call: Call, unpack: Unpack, down: Any, held: list[Any], group: Group
-    ) -> tuple[Any, list[Any]]:
-        row = torch.zeros(1, dtype=torch.int64, device=group.device)
-        wire, state = call(down, held[0], LocalLoop(group, row))
+        self,
+        call: Call,
+        unpack: Unpack,
+        down: Any,
+        held: list[Any],
+        group: Group,
+        make: type[LocalLoop] = LocalLoop,
+    ) -> tuple[Any, list[Any], tuple[Tensor, ...]]:
+        loop = make(group, torch.zeros(1, dtype=torch.int64, device=group.device))
+        wire, state = call(down, held[0], loop)
         group.meter.bytes_up += tree.nbytes(wire)
-        return tree.map(lambda leaf: leaf[None], unpack(wire)), [state]
+        uploads, paths = tree.map(lambda leaf: leaf[None], (unpack(wire), loop.path))
+        return uploads, [state], paths
 
     def _stacked(
-        self, call: Call, unpack: Unpack, down: Any, held: list[Any], group: Group
-    ) -> tuple[Any, list[Any]]:
-        def one(client: Any, row: Tensor) -> tuple[Any, Any]:
-            return call(down, client, LocalLoop(group, row))
+        self,
+        call: Call,
+        unpack: Unpack,
+        down: Any,
+        held: list[Any],
+        group: Group,
+        make: type[LocalLoop] = LocalLoop,
+    ) -> tuple[Any, list[Any], tuple[Tensor, ...]]:
+        def one(client: Any, row: Tensor) -> tuple[Any, Any, tuple[Tensor, ...]]:
+            loop = make(group, row)
+            return *call(down, client, loop), loop.path
 
         rows = torch.arange(len(held), device=group.device)[:, None]
-        wires, states = vmap(one)(tree.stack(held), rows)
+        wires, states, paths = vmap(one)(tree.stack(held), rows)
         group.meter.bytes_up += tree.nbytes(wires)
-        return vmap(unpack)(wires), [tree.row(states, i) for i in range(len(held))]
+        return vmap(unpack)(wires), [tree.row(states, i) for i in range(len(held))], paths
 
 
 def _not_finite(uploads: Any, group: Group) -> list[int]:

@@ -102,6 +102,8 @@ class Group:
 class LocalLoop:
     """One client's view of its group; `row` is its place in the stack, as a (1,) tensor."""
 
+    path: tuple[Tensor, ...] = ()  # only a `WatchedLoop` knows where the client went
+
     def __init__(self, group: Group, row: Tensor) -> None:
         self._group, self._row, self._passed = group, row, 0
         counts = torch.tensor(group.counts, device=group.device)
@@ -158,6 +160,24 @@ class LocalLoop:
         if not self._group.stacked:
             return per_client[0]
         return per_client.index_select(0, self._row).squeeze(0)
+
+
+class WatchedLoop(LocalLoop):
+    """Remembers as `path` the models before the first step and after the last, for a tap."""
+
+    def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
+        end = super().__call__(step, init)
+        start, y = self._model(init), self._model(end)
+        if start is not None and y is not None:
+            self.path = (*(self.path[:1] or (start,)), y)
+        return end
+
+    def _model(self, carry: object) -> Tensor | None:
+        """The first vector of the model's size in what a step passes on."""
+        shape = (self._group.task.layout.size,)
+        vectors = (leaf for leaf in tree.leaves(carry) if isinstance(leaf, Tensor))
+        fitting = (leaf for leaf in vectors if leaf.shape == shape and leaf.is_floating_point())
+        return next(fitting, None)
 
 
 class _Keys(NamedTuple):

@@ -153,6 +153,7 @@ class PeerRun(Run):
 
     def _record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
         loss = accuracy = node_accuracy = norm = None
+        trained: dict[str, Any] = {}
         consensus: float | None = None
         # Between processes the mean model costs an all-reduce, which is paid where it is shown.
         if self._evaluating or self.world.size == 1:
@@ -163,6 +164,7 @@ class PeerRun(Run):
             consensus = self._over_nodes(apart)
         if self._evaluating:
             loss, accuracy = self._evaluate(mean)
+            trained = self._train_loss(mean)
             if self._node_accuracy and accuracy is not None:
                 scores = [self._evaluate(x, alone=not agreed).accuracy or 0.0 for x in models]
                 node_accuracy = scores[0] if agreed else self._over_nodes(scores)
@@ -188,6 +190,7 @@ class PeerRun(Run):
             hops=traffic.hops,
             bits=traffic.bits,
             sign_matching=sum(matching) / len(matching) if matching else None,
+            **trained,
             **self._lap(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
         )
 

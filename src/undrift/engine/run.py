@@ -5,32 +5,29 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 
 from undrift.check import require
-from undrift.core import Federated, Vector
+from undrift.core import Vector
 from undrift.engine import checkpoint as disk
 from undrift.engine import shards
 from undrift.engine.choose import fitting_threads
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.evaluate import Score, evaluate
-from undrift.engine.execute import Executor, Mode, Tap
+from undrift.engine.execute import Executor, Mode
 from undrift.engine.local import Meter
 from undrift.engine.meeting import code_digest, restarted
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.probe import Facts
-from undrift.engine.round import play
 from undrift.engine.world import World
-from undrift.errors import DivergenceError, UndriftError
+from undrift.errors import UndriftError
 from undrift.record import Record, Totals
-from undrift.schedule import resolve
 from undrift.vector import sha256
 
 
@@ -46,6 +43,7 @@ class Course:
     why: str  # this execution mode
     checkpoint_every: int = 1
     clock: Clock | None = None
+    train_loss: bool = False  # whether to evaluate on the training data, too
 
 
 class Run(Iterator[Record]):
@@ -59,6 +57,7 @@ class Run(Iterator[Record]):
         self.round = 0  # rounds completed
         self.totals = Totals()
         self.record: Record | None = None  # of the last round completed
+        self.records: list[Record] = []  # of the rounds that this object has played
         self.client_states: dict[int, Any] = {}  # with a server: of clients that have taken part
         self.mode: Mode = executor.mode
         self.why = course.why  # this mode
@@ -129,6 +128,28 @@ class Run(Iterator[Record]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def frame(self) -> Any:
+        """The records as a pandas frame."""
+        from undrift import notebook
+
+        return notebook.frame(self)
+
+    def plot(self, metric: str = "accuracy", against: str = "round", **options: Any) -> Any:
+        """A curve of the records, as matplotlib's Axes."""
+        from undrift import notebook
+
+        return notebook.plot(self, metric, against, **options)
+
+    def __rich__(self) -> Any:
+        from undrift import notebook
+
+        return notebook.rich_table(self)
+
+    def _repr_html_(self) -> str:
+        from undrift import notebook
+
+        return notebook.html_table(self)
+
     def __iter__(self) -> Run:
         return self
 
@@ -174,6 +195,7 @@ class Run(Iterator[Record]):
         record = self._record(plan, meter, time.perf_counter() - start)
         self.totals.add(record)
         self.record = record
+        self.records.append(record)
         due = self.round % self._course.checkpoint_every == 0 or self.round == self.rounds
         if self._checkpoint is not None and due:
             self._save()
@@ -200,15 +222,22 @@ class Run(Iterator[Record]):
         with self.world.speaking():
             return self._evaluate(self._mean())
 
-    def _evaluate(self, x: Vector, *, alone: bool = False) -> Score:
-        """By all processes together, or `alone` by this one."""
+    def _train_loss(self, x: Vector) -> dict[str, Any]:
+        """The record's field of the training objective, where it is asked for."""
+        if not self._course.train_loss or not self._evaluating:
+            return {}
+        return {"train_loss": self._evaluate(x, trained=True).loss}
+
+    def _evaluate(self, x: Vector, *, alone: bool = False, trained: bool = False) -> Score:
+        """By all processes together, or `alone` by this one; on the data it was `trained` on."""
         facts, batch = self._course.facts, self._course.evaluation_batch
         with fitting_threads(batch * facts.activations):
             # A loss that is not a mean over samples must see all of them at once.
             sliced = batch if facts.separable else 2**62
             planner = self._planner
             world = World() if alone or not self.world.open else self.world
-            return evaluate(self._task, x, planner.clients, planner.population, sliced, world)
+            where = planner.clients, planner.population
+            return evaluate(self._task, x, *where, sliced, world, trained=trained)
 
     def keep_checkpoints(
         self, checkpoint: str | Path | None, resume: str | Path | None, **settings: str
@@ -281,68 +310,3 @@ class Run(Iterator[Record]):
     @abstractmethod
     def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
         """What this process holds of a checkpoint whose parts are all given."""
-
-
-class FederatedRun(Run):
-    """A run of a method with a server."""
-
-    def __init__(
-        self,
-        algorithm: Federated[Any, Any, Any, Any],
-        executor: Executor,
-        course: Course,
-        tap: Tap | None,
-    ) -> None:
-        super().__init__(algorithm, executor, course)
-        self._executor, self._tap = executor, tap
-        self.state = resolve(algorithm, 0).init(self._x0.clone())
-
-    def _advance(self, plan: Plan, meter: Meter) -> None:
-        now = resolve(self.algorithm, self.round)
-        state, client_states = play(
-            now, self._executor, plan, self.state, self.client_states, self._x0, meter, self._tap
-        )
-        self._refuse_bad_model(state.x)
-        self.state = state
-        self.client_states.update(client_states)
-
-    def _refuse_bad_model(self, x: Vector) -> None:
-        if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
-            raise UndriftError(
-                f"{type(self.algorithm).__name__}.update needs to return x as "
-                f"{tuple(self._x0.shape)} {self._x0.dtype}, got {tuple(x.shape)} {x.dtype}."
-            )
-        if not x.isfinite().all():
-            raise DivergenceError(
-                f"Training needs a finite model, got NaN or Inf from the server update of round "
-                f"{self.round + 1}; lower lr or server_lr. The last good state is kept.",
-                round=self.round + 1,
-                clients=[],
-                everywhere=True,
-            )
-
-    def _record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
-        loss, accuracy = self._evaluate(self.x) if self._evaluating else (None, None)
-        return Record(
-            self.round,
-            len(plan.ids),
-            loss,
-            accuracy,
-            meter.bytes_up,
-            meter.bytes_down,
-            meter.gradients,
-            meter.samples,
-            seconds,
-            **self._lap(plan, lambda clock: clock.with_server(plan, meter)),
-        )
-
-    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
-        states = {i: state for part in parts for i, state in part.clients.items()}
-        ids = np.array(sorted(states), dtype=np.int64)
-        mine = ids[self.world.positions(ids)]
-        return replace(parts[0], clients={int(i): states[int(i)] for i in mine})
-
-    def _templates(self, x0: Vector) -> tuple[Any, Any]:
-        algorithm = resolve(self.algorithm, 0)
-        server = algorithm.init(x0)
-        return server, algorithm.init_client(x0, algorithm.broadcast(server))

@@ -43,6 +43,11 @@ def hold_checkpoints(folder: Path, world: World) -> bool:
     return bool(world.gather([bool(_sizes(folder))]).any())
 
 
+def saved(folder: Path) -> bool:
+    """Whether this machine has checkpoints there, of however many processes."""
+    return folder.is_dir() and bool(_sizes(folder))
+
+
 def find(folder: Path, world: World) -> Found | None:
     """The newest round that every process can read; all its parts must be sound."""
     said = [json.loads(text) for text in world.texts(json.dumps(_readable(folder, world)))]

@@ -30,12 +30,13 @@ from undrift.engine.choose import (
 )
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execute import Executor, Tap
+from undrift.engine.federated_run import FederatedRun
 from undrift.engine.meeting import TIMEOUT
 from undrift.engine.peer_run import PeerRun, require_equal_steps
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Planner
 from undrift.engine.probe import inspect
-from undrift.engine.run import Course, FederatedRun, Run
+from undrift.engine.run import Course, Run
 from undrift.engine.spawn import enter, follow
 from undrift.objective import Loss, Task
 from undrift.route import Route
@@ -63,6 +64,7 @@ def simulate(
     clip: float | None = None,
     evaluate_every: int = 1,
     evaluation_batch: int = 1000,
+    train_loss: bool = False,
     node_accuracy: bool = True,
     gradient_norm: bool = False,
     mode: Literal["auto", "loop", "stacked"] = "auto",
@@ -93,12 +95,13 @@ def simulate(
     weight_decay, clip: on the data gradient, the clip (global L2 norm) first.
     evaluate_every: rounds between evaluations on the test set (the last is always evaluated);
         without a test set the training objective is reported.
+    train_loss: whether to evaluate the objective on all training data as well.
     node_accuracy, gradient_norm: for peers, whether to evaluate each node's own model as well, and
         the gradient of the mean model on all training data.
     mode: "loop" runs one client at a time, "stacked" `chunk_size` of them under vmap; "auto"
         stacks small models. The results agree up to float rounding.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
-    tap: called with every client's upload, for diagnostics, in the order in which clients run.
+    tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
     processes: how many share the work, this one included; others are started and ended as needed.
         Under torchrun its processes do, on however many machines (docs/distributed.md).
     timeout: seconds without an answer after which another process counts as hung.
@@ -189,12 +192,14 @@ def simulate(
     with world.speaking():
         if world.size > 1:
             saves = {"checkpoint": checkpoint is not None, "resume": resume is not None}
-            world.require_same(_alike(layout, clients, node_accuracy, gradient_norm, **saves))
+            measured = {"train_loss": train_loss, "node_accuracy": node_accuracy}
+            measured["gradient_norm"] = gradient_norm
+            world.require_same(_alike(layout, clients, measured, **saves))
             world.share_model(trained)
             model = copy.deepcopy(model)
             model.load_state_dict(trained.state_dict())
         every = evaluate_every, evaluation_batch
-        course = Course(model, facts, rounds, *every, why, checkpoint_every, clock)
+        course = Course(model, facts, rounds, *every, why, checkpoint_every, clock, train_loss)
         run: Run
         settings = {}
         if isinstance(algorithm, Peer):
@@ -212,7 +217,7 @@ def simulate(
 
 
 def _alike(
-    layout: Layout, clients: Clients, node_accuracy: bool, gradient_norm: bool, **saves: bool
+    layout: Layout, clients: Clients, measured: dict[str, bool], **saves: bool
 ) -> dict[str, str]:
     """What processes must have in common before they can even share a model or a score."""
     tested = hashlib.blake2b(digest_size=16)
@@ -222,8 +227,7 @@ def _alike(
     return {
         "the model's parameters": f"{shapes} {layout.dtype}",
         "the test set": tested.hexdigest(),
-        "node_accuracy": repr(node_accuracy),
-        "gradient_norm": repr(gradient_norm),
+        **{name: repr(given) for name, given in measured.items()},
         **{f"whether there is a {name}": repr(given) for name, given in saves.items()},
     }
 

@@ -9,11 +9,24 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from undrift import plot, show, trial
-from undrift.data import NAMES, Clients, Dataset
+from undrift import plot, show
+from undrift.data import NAMES, Dataset
 from undrift.data.datasets import PUBLISHED, find
 from undrift.data.remotes import BY_HAND, REMOTES
-from undrift.options import DataDir, DirAlpha, Force, Json, NumClients, Out, Partition, Seed
+from undrift.experiment import Experiment
+from undrift.folder import PARTITION, claim
+from undrift.ground import dataset, deal, label_counts
+from undrift.options import (
+    DataDir,
+    DirAlpha,
+    Force,
+    Json,
+    NumClients,
+    Out,
+    Partition,
+    Seed,
+    dealt,
+)
 
 SHOWN_CLIENTS = 20  # in the table; the picture has all of them
 SHOWN_LABELS = 20
@@ -58,29 +71,24 @@ def show_data(
     as_json: Json = False,
 ) -> None:
     """Sizes and labels of the clients, and their heat map as a picture."""
-    ground = trial.Ground(
-        data=name, data_dir=data_dir, clients=clients, partition=partition, dirichlet=dirichlet
-    )
-    data, dealt = ground.dataset, ground.split(seed)
-    counts = label_counts(dealt, data.classes)
-    folder = trial.claim(out, f"data-{name}", force=force)
+    form = dealt(partition, dirichlet)
+    told = {"name": name, "folder": data_dir, "clients": clients, "partition": form}
+    asked = Experiment.of({"methods": [{"name": "fedavg"}], "data": told}).data
+    data, parts = dataset(name, data_dir), deal(asked, seed)
+    counts = label_counts(parts, data.classes)
+    folder = claim(out, f"data-{name}", force=force)
     console = show.paper(stderr=as_json)
     console.print(repr(data), highlight=False)
     _table(data, counts, console)
-    title = f"{name}, {partition}, {len(dealt)} clients"
-    if plot.partition(counts, folder / trial.PARTITION, title):
-        console.print(f"Heat map: {folder / trial.PARTITION}", highlight=False)
+    title = f"{name}, {partition}, {len(parts)} clients"
+    if plot.partition(counts, folder / PARTITION, title):
+        console.print(f"Heat map: {folder / PARTITION}", highlight=False)
     else:
-        console.print("No picture: matplotlib is not installed; pip install 'undrift[report]'.")
+        console.print(
+            "No picture: matplotlib is not installed; pip install 'undrift[report]'.", markup=False
+        )
     if as_json:
-        print(json.dumps({"sizes": dealt.sizes.tolist(), "labels": counts.tolist()}))
-
-
-def label_counts(clients: Clients, classes: int) -> NDArray[np.int64]:
-    """(clients, classes) how many samples of each label each client holds."""
-    targets = clients.targets.numpy()
-    counted = [np.bincount(targets[clients.of(i)], minlength=classes) for i in range(len(clients))]
-    return np.stack(counted)
+        print(json.dumps({"sizes": parts.sizes.tolist(), "labels": counts.tolist()}))
 
 
 def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:

@@ -1,0 +1,1 @@
+"""The commands of `undrift`, one file each; `undrift.cli` puts them together."""

@@ -1,0 +1,48 @@
+"""`undrift init` and `undrift schema`: a file to begin with, and what an editor needs to help."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from undrift.check import require
+from undrift.experiment import Experiment
+from undrift.method import known
+from undrift.result import write_whole
+from undrift.schema import json_schema
+from undrift.starter import starter
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.toml"),
+    methods: Annotated[
+        str, typer.Option(help="Methods to begin with, by commas.")
+    ] = "fedavg,fedspeed",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
+) -> None:
+    """Write a commented experiment that runs as it is.
+
+    Example: undrift init experiment.toml && undrift run experiment.toml
+    """
+    if file.exists() and not force:
+        raise ValueError(f"init needs a new file, got {str(file)!r}; choose another, or --force.")
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    require(bool(names), "--methods", "at least one name", methods, "say --methods fedavg")
+    for name in names:
+        known(name)
+    text = starter(names)
+    Experiment.of(tomllib.loads(text))
+    write_whole(file, text)
+    told = f"Written: {file}; run it with undrift run {file}"
+    Console(stderr=True).print(told, highlight=False, markup=False)
+
+
+def schema() -> None:
+    """Print the JSON Schema of experiments, for editors.
+
+    Example: undrift schema > experiment.schema.json
+    """
+    print(json.dumps(json_schema(), indent=1))

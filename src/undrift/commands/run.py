@@ -1,0 +1,159 @@
+"""`undrift run METHOD` and `undrift run FILE.toml`."""
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from undrift import launch
+from undrift.check import require
+from undrift.commands.conclude import conclude
+from undrift.commands.conduct import Asked, Conducted, conduct, from_folder
+from undrift.engine.meeting import TIMEOUT, speaking
+from undrift.errors import DivergenceError
+from undrift.experiment import Experiment, parse_changes
+from undrift.method import METHODS
+from undrift.options import (
+    OUTPUT,
+    Force,
+    Json,
+    MaxRestarts,
+    Out,
+    Processes,
+    Quiet,
+    Resume,
+    Seed,
+    Settings,
+    Timeout,
+    Track,
+    Verbose,
+    engine,
+    flags_of,
+    shared,
+    spell_out,
+)
+from undrift.sweep import read_choice
+
+run_app = typer.Typer(
+    no_args_is_help=True,
+    help="Train with one method, or what a file says.\n\n"
+    "Examples: undrift run fedspeed --lr 0.1 --rounds 50; undrift run experiment.toml",
+)
+
+
+def _make(cls: type) -> Any:
+    """The command `undrift run <method>`; its flags come from the method's fields."""
+    method = cls.__name__.lower()
+
+    def command(
+        *,
+        seed: Seed = 0,
+        checkpoint: Annotated[
+            Path | None, typer.Option(help="Folder to save to.", rich_help_panel=OUTPUT)
+        ] = None,
+        checkpoint_every: Annotated[
+            int, typer.Option(help="Rounds between saves.", rich_help_panel=OUTPUT)
+        ] = 1,
+        resume: Annotated[
+            Path | None,
+            typer.Option(
+                help="Folder of checkpoints to go on from; saves there, too, unless --checkpoint "
+                "is given.",
+                rich_help_panel=OUTPUT,
+            ),
+        ] = None,
+        out: Out = None,
+        force: Force = False,
+        as_json: Json = False,
+        quiet: Quiet = False,
+        verbose: Verbose = False,
+        track: Track = None,
+        processes: Processes = None,
+        max_restarts: MaxRestarts = launch.RESTARTS,
+        timeout: Timeout = TIMEOUT,
+        **options: Any,
+    ) -> None:
+        hyper = {field.name: options.pop(field.name) for field in fields(cls)}
+        sections = shared(**options)
+        sections["engine"] |= engine(processes, max_restarts, timeout)
+        values = {"seeds": [seed], "methods": [{"name": method, **hyper}], **sections}
+        kept = {
+            "checkpoint": checkpoint or resume,
+            "checkpoint_every": checkpoint_every,
+            "resume": resume,
+        }
+        reads = [path for path in (checkpoint, resume) if path is not None]
+        asked = Asked(out, force, None, quiet, verbose, track or (), kept, reads)
+        _finish(conduct(Experiment.of(values), method, asked), as_json=as_json)
+
+    command.__doc__ = (inspect.getdoc(cls) or "").splitlines()[0]
+    return spell_out(speaking(command), flags_of(cls))
+
+
+def run_file(
+    file: Annotated[
+        Path | None, typer.Argument(help="An experiment, as `undrift init` writes it.")
+    ] = None,
+    set_: Settings = None,
+    out: Out = None,
+    force: Force = False,
+    resume: Resume = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    track: Track = None,
+    processes: Processes = None,
+) -> None:
+    """What an experiment's file says: every method with every seed, in every cell of its sweep.
+
+    Example: undrift run experiment.toml --set training.rounds=5 --out runs/short
+    """
+    if resume is not None and read_choice(resume) is not None:
+        raise ValueError(
+            f"run --resume needs a folder of runs, got a search in {str(resume)!r}; go on with "
+            f"undrift sweep --resume {resume}."
+        )
+    experiment = read(file, resume, set_, out)
+    if processes is not None:
+        experiment = experiment.changed({"engine.processes": processes})
+    name = (file or resume or Path("experiment")).stem
+    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=[file] if file else [])
+    _finish(conduct(experiment, name, asked), as_json=as_json)
+
+
+def read(
+    file: Path | None, resume: Path | None, set_: list[str] | None, out: Path | None
+) -> Experiment:
+    """The experiment of a file with changes, or the one that a folder was made with."""
+    if (file is None) == (resume is None):
+        raise ValueError(
+            f"An experiment needs a file, or --resume FOLDER to go on, got "
+            f"{'neither' if file is None else 'both'}; `undrift init` writes a file."
+        )
+    if resume is not None:
+        if set_:
+            raise ValueError(
+                "--resume needs the experiment as it was, got --set; start anew with "
+                f"undrift run {resume / 'experiment.toml'} --set {set_[0]}."
+            )
+        require(out is None, "--resume", "no --out, it goes on in its folder", str(out))
+        return from_folder(resume)
+    return Experiment.read(file or Path()).changed(parse_changes(set_ or []))
+
+
+def _finish(conducted: Conducted, *, as_json: bool) -> None:
+    conclude(conducted, as_json=as_json)
+    if conducted.stopped:
+        raise typer.Exit(130)
+    trial = conducted.trials[0]
+    if conducted.single and trial.status == "diverged":
+        raise DivergenceError(
+            trial.reason, round=len(trial.records) + 1, clients=[], everywhere=True
+        )
+
+
+for _method, _cls in METHODS.items():
+    run_app.command(_method)(_make(_cls))
+run_app.command("file")(speaking(run_file))

@@ -1,0 +1,90 @@
+"""A run of a method with a server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from undrift.core import Federated, Vector
+from undrift.engine import checkpoint as disk
+from undrift.engine.execute import Executor, Tap
+from undrift.engine.local import Meter
+from undrift.engine.plan import Plan
+from undrift.engine.round import play
+from undrift.engine.run import Course, Run
+from undrift.errors import DivergenceError, UndriftError
+from undrift.record import Record
+from undrift.schedule import resolve
+
+
+class FederatedRun(Run):
+    """A run of a method with a server."""
+
+    def __init__(
+        self,
+        algorithm: Federated[Any, Any, Any, Any],
+        executor: Executor,
+        course: Course,
+        tap: Tap | None,
+    ) -> None:
+        super().__init__(algorithm, executor, course)
+        self._executor, self._tap = executor, tap
+        self.state = resolve(algorithm, 0).init(self._x0.clone())
+        if not hasattr(self.state, "x"):
+            raise UndriftError(
+                f"{type(algorithm).__name__}.init needs to return a state with the model as its "
+                f"field x, such as a NamedTuple, got {type(self.state).__name__}."
+            )
+
+    def _advance(self, plan: Plan, meter: Meter) -> None:
+        now = resolve(self.algorithm, self.round)
+        state, client_states = play(
+            now, self._executor, plan, self.state, self.client_states, self._x0, meter, self._tap
+        )
+        self._refuse_bad_model(state.x)
+        self.state = state
+        self.client_states.update(client_states)
+
+    def _refuse_bad_model(self, x: Vector) -> None:
+        if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
+            raise UndriftError(
+                f"{type(self.algorithm).__name__}.update needs to return x as "
+                f"{tuple(self._x0.shape)} {self._x0.dtype}, got {tuple(x.shape)} {x.dtype}."
+            )
+        if not x.isfinite().all():
+            raise DivergenceError(
+                f"Training needs a finite model, got NaN or Inf from the server update of round "
+                f"{self.round + 1}; lower lr or server_lr. The last good state is kept.",
+                round=self.round + 1,
+                clients=[],
+                everywhere=True,
+            )
+
+    def _record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
+        loss, accuracy = self._evaluate(self.x) if self._evaluating else (None, None)
+        return Record(
+            self.round,
+            len(plan.ids),
+            loss,
+            accuracy,
+            meter.bytes_up,
+            meter.bytes_down,
+            meter.gradients,
+            meter.samples,
+            seconds,
+            **self._train_loss(self.x),
+            **self._lap(plan, lambda clock: clock.with_server(plan, meter)),
+        )
+
+    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
+        states = {i: state for part in parts for i, state in part.clients.items()}
+        ids = np.array(sorted(states), dtype=np.int64)
+        mine = ids[self.world.positions(ids)]
+        return replace(parts[0], clients={int(i): states[int(i)] for i in mine})
+
+    def _templates(self, x0: Vector) -> tuple[Any, Any]:
+        algorithm = resolve(self.algorithm, 0)
+        server = algorithm.init(x0)
+        return server, algorithm.init_client(x0, algorithm.broadcast(server))

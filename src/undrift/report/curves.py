@@ -1,0 +1,256 @@
+"""Curves of methods, seeds taken together, against rounds and against costs.
+
+At a round, mean and band are of the seeds that have got so far; a cost is the sum of the seeds'
+mean costs from one evaluation to the next, so that it never falls where a seed ends early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift import metrics
+from undrift.report.comparison import Comparison
+from undrift.result import Trial
+
+Floats = NDArray[np.float64]
+Clocks = dict[str, list[tuple[NDArray[np.int64], Floats]]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    key: str  # a record's field
+    label: str
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    key: str
+    label: str
+    kind: str  # how its numbers are written
+
+
+METRICS = (
+    Metric("accuracy", "accuracy", percent=True),
+    Metric("loss", "loss"),
+    Metric("node_accuracy", "accuracy of the nodes", percent=True),
+    Metric("consensus", "consensus error"),
+)
+AXES = (
+    Axis("rounds", "rounds", "rounds"),
+    Axis("bytes", "bytes sent", "bytes"),
+    Axis("gradients", "gradients", "count"),
+    Axis("samples", "training samples", "count"),
+    Axis("seconds", "time", "seconds"),
+    Axis("simulated_seconds", "simulated time", "seconds"),
+)
+SMOOTHINGS = {"raw": "raw", "ema": "EMA 0.9", "window": "window 10"}
+
+# Okabe and Ito's colours, told apart by colour-blind readers; yellow, orange and sky blue darkened
+# to stand out from white paper. Seven colours and five dashes: 35 methods differ.
+COLOURS = ("#0072b2", "#d55e00", "#008763", "#b4518b", "#2f2f2f", "#a06a00", "#3a86b0")
+DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2.2), (9, 3, 2, 3), (4, 2.5))
+
+NUMBERS = 240_000  # in a page, about seven bytes each
+POINTS = 500  # of a curve at most: more than a screen tells apart
+
+
+@dataclass(frozen=True)
+class Line:
+    """Over the seeds; NaN where none has a finite value."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where a seed that diverged was last seen."""
+
+    at: int
+    values: Mapping[str, float]  # by smoothing
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one method."""
+
+    x: Mapping[str, Floats]  # by axis
+    lines: Mapping[str, Line]  # by smoothing
+    seeds: NDArray[np.int64]  # that have a value
+    crashes: Sequence[Crash]
+
+    @property
+    def points(self) -> int:
+        return len(self.seeds)
+
+    def thinned(self, most: int) -> Curve:
+        """Evenly, with both ends and every crash kept."""
+        if self.points <= most:
+            return self
+        even = np.linspace(0, self.points - 1, most).round().astype(np.int64)
+        kept = np.union1d(even, np.array([crash.at for crash in self.crashes], np.int64))
+        new = {int(old): place for place, old in enumerate(kept)}
+        return Curve(
+            {axis: values[kept] for axis, values in self.x.items()},
+            {
+                name: Line(line.mean[kept], line.low[kept], line.high[kept])
+                for name, line in self.lines.items()
+            },
+            self.seeds[kept],
+            [Crash(new[crash.at], crash.values) for crash in self.crashes],
+        )
+
+
+def curves(trials: Sequence[Trial], wanted: Sequence[Metric] = METRICS) -> dict[str, Curve]:
+    """Of one method, by metric; without what was never measured."""
+    clocks = _clocks(trials)
+    found = {metric.key: _curve(trials, metric.key, clocks) for metric in wanted}
+    return {key: each for key, each in found.items() if each is not None}
+
+
+def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> Curve | None:
+    seen = [metrics.curve(trial.records, metric) for trial in trials]
+    grid = np.array(sorted({at for each in seen for at in each.rounds}), np.int64)
+    if not len(grid):
+        return None
+    stacked = {}
+    for name in SMOOTHINGS:
+        stacked[name] = np.full((len(trials), len(grid)), np.nan)
+        for row, each in zip(stacked[name], seen, strict=True):
+            row[np.searchsorted(grid, each.rounds)] = metrics.SMOOTHINGS[name](each.values)
+        stacked[name][~np.isfinite(stacked[name])] = np.nan
+    return Curve(
+        _spent(clocks, grid),
+        {name: _line(values) for name, values in stacked.items()},
+        np.isfinite(stacked["raw"]).sum(axis=0),
+        _crashes(trials, stacked),
+    )
+
+
+def _line(values: Floats) -> Line:
+    """Of (seeds, points) with NaN for what is not there."""
+    there = np.isfinite(values)
+    some = there.any(axis=0)
+    mean = np.where(there, values, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    low = np.where(there, values, np.inf).min(axis=0)
+    high = np.where(there, values, -np.inf).max(axis=0)
+    return Line(*(np.where(some, each, np.nan) for each in (mean, low, high)))
+
+
+def _crashes(trials: Sequence[Trial], stacked: Mapping[str, Floats]) -> list[Crash]:
+    crashes = []
+    for seed, trial in enumerate(trials):
+        (there,) = np.nonzero(np.isfinite(stacked["raw"][seed]))
+        if trial.status == "diverged" and len(there):
+            at = int(there[-1])
+            values = {name: float(rows[seed, at]) for name, rows in stacked.items()}
+            crashes.append(Crash(at, values))
+    return crashes
+
+
+def _clocks(trials: Sequence[Trial]) -> Clocks:
+    """For every cost that all rounds have: each trial's rounds, and what it had spent by then."""
+    runs = [trial.records for trial in trials if trial.records]
+    clocks: Clocks = {}
+    for axis in AXES[1:]:
+        if all(getattr(r, axis.key, 0) is not None for records in runs for r in records):
+            clocks[axis.key] = [
+                (
+                    np.array([r.round for r in records]),
+                    np.array(metrics.cumulative(records, axis.key)),
+                )
+                for records in runs
+            ]
+    return clocks
+
+
+def _spent(clocks: Clocks, grid: NDArray[np.int64]) -> dict[str, Floats]:
+    """By axis, at these rounds."""
+    x = {"rounds": grid.astype(np.float64)}
+    for axis, runs in clocks.items():
+        totals = np.array(
+            [
+                np.where(grid > rounds[-1], np.nan, np.interp(grid, rounds, spent))
+                for rounds, spent in runs
+            ]
+        )
+        steps = _line(np.diff(totals, axis=1, prepend=0)).mean
+        x[axis] = np.cumsum(np.nan_to_num(steps))
+    return x
+
+
+def dash(index: int) -> tuple[float, ...]:
+    return DASHES[index % len(DASHES)]
+
+
+def for_script(comparison: Comparison) -> dict[str, Any]:
+    """What the page's script draws, thinned so that the page stays small."""
+    methods = {label: curves(trials) for label, trials in comparison.methods.items()}
+    drawn = [each for found in methods.values() for each in found.values()]
+    columns = sum(len(each.x) + 3 * len(each.lines) + 1 for each in drawn)
+    most = int(np.clip(NUMBERS / max(columns, 1), 20, POINTS))
+    measured = {key for found in methods.values() for key in found}
+    return {
+        "metrics": [
+            {
+                "key": each.key,
+                "label": each.label,
+                "percent": each.percent,
+                "log": not each.percent,
+                "targets": each.key == "accuracy",
+            }
+            for each in METRICS
+            if each.key in measured
+        ],
+        "axes": [vars(axis) for axis in AXES if any(_moves(each, axis) for each in drawn)],
+        "smoothings": [{"key": key, "label": label} for key, label in SMOOTHINGS.items()],
+        "targets": list(comparison.targets),
+        "methods": [
+            {
+                "label": label,
+                "colour": index % len(COLOURS),
+                "dash": " ".join(f"{length:g}" for length in dash(index)) or "none",
+                "curves": {key: _plain(each.thinned(most)) for key, each in found.items()},
+            }
+            for index, (label, found) in enumerate(methods.items())
+        ],
+        "points": most,
+        "longest": max((each.points for each in drawn), default=0),
+    }
+
+
+def _moves(each: Curve, axis: Axis) -> bool:
+    return axis.key in each.x and bool(each.x[axis.key][-1] > 0)
+
+
+def _plain(each: Curve) -> dict[str, Any]:
+    one = bool((each.seeds <= 1).all())  # a single seed has no band
+    return {
+        "x": {axis: _numbers(values, 7) for axis, values in each.x.items()},
+        "y": {
+            name: {"mean": _numbers(line.mean)}
+            | ({} if one else {"low": _numbers(line.low), "high": _numbers(line.high)})
+            for name, line in each.lines.items()
+        },
+        "seeds": each.seeds.tolist(),
+        "diverged": [
+            {"at": crash.at, "y": {key: _numbers([v])[0] for key, v in crash.values.items()}}
+            for crash in each.crashes
+        ],
+    }
+
+
+def _numbers(values: Any, digits: int = 5) -> list[float | int | None]:
+    """As JSON has them: null for NaN, whole numbers without a point."""
+    rounded = [float(f"{value:.{digits}g}") for value in values]
+    return [
+        None if not np.isfinite(v) else int(v) if v.is_integer() and abs(v) < 1e15 else v
+        for v in rounded
+    ]

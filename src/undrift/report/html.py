@@ -1,0 +1,97 @@
+"""The whole comparison in one HTML file that needs nothing else: no network, no server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from undrift.errors import UndriftError
+from undrift.report.comparison import Comparison
+from undrift.report.curves import for_script
+from undrift.report.heat_map import heat_map
+from undrift.report.table import endings, primary, results, summary, to_target
+
+DRAWING = ("scales.js", "marks.js", "curves.js")
+
+
+def page(comparison: Comparison) -> str:
+    """HTML; everything given is shown as text, whatever it contains."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise UndriftError(
+            "A report's page needs jinja2, which is not installed; pip install 'undrift[report]'."
+        ) from None
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(_asset("page.html.j2"))
+    curves, partition = for_script(comparison), heat_map(comparison)
+    names = [*DRAWING, "page.js"] if curves["metrics"] else ["page.js"]
+    scripts = [_asset(name) for name in names]
+    return template.render(
+        comparison=comparison,
+        summary=summary(comparison),
+        metric=primary(comparison),
+        curves=curves,
+        chips={each["label"]: each for each in curves["methods"]},
+        curves_json=Markup(_embedded(curves)),
+        results=results(comparison),
+        targets=_targets(comparison),
+        endings=endings(comparison),
+        settings={label: trials[0].settings for label, trials in comparison.methods.items()},
+        partition=partition,
+        partition_json=Markup(_embedded(partition.data)) if partition else "",
+        environment=_flat(comparison.environment),
+        style=Markup(_asset("style.css")),
+        scripts=[Markup(each) for each in scripts],
+        policy=_policy(scripts),
+    )
+
+
+def write(comparison: Comparison, path: Path) -> None:
+    text = page(comparison)
+    # Lone surrogates, as from undecodable file names, have no UTF-8; a mark shows where they were.
+    Path(path).write_bytes(text.encode("utf-8", errors="replace"))
+
+
+def _asset(name: str) -> str:
+    return files("undrift.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _targets(comparison: Comparison) -> list[Any]:
+    if primary(comparison) != "accuracy":
+        return []
+    return [to_target(comparison, accuracy) for accuracy in comparison.targets]
+
+
+def _embedded(data: Any) -> str:
+    """JSON in which nothing can end the script element that holds it."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _policy(scripts: list[str]) -> str:
+    """Only these scripts may run and nothing may be fetched, should any escaping ever fail."""
+    digests = [hashlib.sha256(each.encode()).digest() for each in scripts]
+    allowed = " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """{"git": {"commit": "1f"}} as {"git.commit": "1f"}."""
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{name}.")
+        else:
+            flat[f"{before}{name}"] = "" if value is None else str(value)
+    return flat
