@@ -622,3 +622,23 @@ def test_fleets_are_values() -> None:
     assert len({each.digest() for each in [one, *others]}) == 1 + len(others)
     ints = Fleet((Device("slow", 10**9, 10**6, 8 * 10**6, 0.05),))
     assert ints.digest() == Fleet((SLOW,)).digest()
+
+
+def test_a_share_of_the_speed() -> None:
+    whole, part = parse("gpu-node", 1)[0], parse("gpu-node@0.25", 1)[0]
+    assert part.speed == whole.speed / 4
+    assert (part.up, part.down, part.latency) == (whole.up, whole.down, whole.latency)
+    mixed = parse("phone:3,gpu-node@0.5:1", 4)
+    assert [device.speed for device in mixed] == [parse("phone", 1)[0].speed] * 3 + [
+        whole.speed / 2
+    ]
+    fast, *slow = parse("thesis-jetson@0.25", 10)
+    usual, *rest = parse("thesis-jetson", 10)
+    assert fast.speed == usual.speed / 4
+    assert slow == rest
+
+
+@pytest.mark.parametrize("text", ["phone@0", "phone@2", "phone@x", "thesis-jetson@-1"])
+def test_a_share_of_the_speed_is_a_share(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^devices needs"):
+        parse(text, 2)

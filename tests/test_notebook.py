@@ -316,3 +316,21 @@ def test_text_of_a_method_is_neither_html_nor_markup() -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;[bold]&amp;" in html_table(run)
     assert "<script>alert(1)</script>[bold]&" in terminal(run)
     assert "<img src=x>[/]" in terminal(run)
+
+
+def test_a_run_shows_itself() -> None:
+    from rich.console import Console
+
+    from tests.test_cli import start
+
+    run = start({"name": "fedavg"}, data={"clients": 4}, training={"rounds": 2, "work": "steps:1"})
+    records = list(run)
+    frame = run.frame()
+    assert list(frame["round"]) == [1, 2]
+    assert frame["accuracy"].iloc[-1] == records[-1].accuracy
+    (line,) = run.plot("loss", against="bytes").lines
+    assert list(line.get_ydata()) == [record.loss for record in records]
+    assert "FedAvg" in run._repr_html_()
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(run)
+    assert "FedAvg" in console.export_text()

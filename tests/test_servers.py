@@ -113,6 +113,10 @@ def on(request: pytest.FixtureRequest) -> Runner:
 
 T = 1e8
 SAME = {
+    "FedAvgM(beta=0, mu) = FedProx(mu)": (
+        FedAvgM(lr=0.3, beta=0, mu=0.4),
+        FedProx(lr=0.3, mu=0.4),
+    ),
     "FedAvgM(beta=0) = FedAvg": (
         FedAvgM(lr=0.3, beta=0, server_lr=0.6, rule=Momentum(0.5)),
         FedAvg(lr=0.3, server_lr=0.6, rule=Momentum(0.5)),

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from undrift.core import Federated
 from undrift.drift import Drift
 from undrift.engine.run import Run
@@ -108,8 +110,11 @@ def _follow(
         if drifts is not None:
             facts["drift"] = drifts.recent()
         sha = run.model_sha256 if status == "finished" and run.whole else None
-        if writes and status == "finished" and job.experiment.engine.save_models:
-            _save_model(run, trial, recorder.folder / f"{_prefix(job)}{MODEL}", sha)
+        if status == "finished" and job.experiment.engine.save_models:
+            model = run.model  # for which peers in several processes need each other
+            if writes:
+                path = recorder.folder / f"{_prefix(job)}{MODEL}"
+                _save_model(model, trial, path, {"round": str(run.round)}, sha)
         done = journal.end(status, reason, totals=run.totals, model_sha256=sha, facts=facts)
         tracker.end(done)
         return done
@@ -133,9 +138,11 @@ def _prefix(job: Job) -> str:
     return "" if job.name == ALONE else f"{job.name}-"
 
 
-def _save_model(run: Run, trial: Trial, path: Path, sha: str | None) -> None:
-    told = {"label": trial.label, "seed": str(trial.seed), "round": str(run.round)}
-    save_safetensors(run.model, path, told | ({"sha256": sha} if sha else {}))
+def _save_model(
+    model: nn.Module, trial: Trial, path: Path, told: dict[str, str], sha: str | None
+) -> None:
+    told = told | {"label": trial.label, "seed": str(trial.seed)}
+    save_safetensors(model, path, told | ({"sha256": sha} if sha else {}))
 
 
 class DriftLog:

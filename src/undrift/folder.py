@@ -25,6 +25,7 @@ CHECKPOINTS, FIGURES, TRACKED = "checkpoints", "figures", "tracked"
 _FIXED = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, DEALT, MODEL, SEARCH)
 _OF_A_TRIAL = (".json", ".jsonl", ".csv", ".drift.jsonl", f"-{MODEL}")
 _PICTURES = (".png", ".pdf", ".svg")
+_SERVICES = {"tensorboard", "mlflow", "wandb"}
 
 
 def _ours(out: Path) -> set[Path]:
@@ -37,9 +38,10 @@ def _ours(out: Path) -> set[Path]:
     names = {*_FIXED, *(f"{trial}{suffix}" for trial in trials for suffix in _OF_A_TRIAL)}
     found = {out / name for name in names | {f"{name}.part" for name in names}}
     found |= set(out.glob("heat-*.png"))
-    for folder in (CHECKPOINTS, TRACKED):
-        if _names(out / folder) <= trials:
-            found.add(out / folder)
+    if _names(out / CHECKPOINTS) <= trials:
+        found.add(out / CHECKPOINTS)
+    if _names(out / TRACKED) <= _SERVICES:
+        found.add(out / TRACKED)
     if all(Path(name).suffix in _PICTURES for name in _names(out / FIGURES)):
         found.add(out / FIGURES)
     return {path for path in found if path.exists()}

@@ -172,7 +172,7 @@ Resume = Annotated[
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        help="Follow with tensorboard, mlflow, wandb, or module:Class, too.",
+        help="Follow with tensorboard, mlflow, wandb, wandb:online, or module:Class, too.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -7,10 +7,10 @@ from undrift import Momentum
 from undrift.algorithms.fedavgm import FedAvgM
 
 
-def box(A, b, w, K, cohorts, *, lr, beta, server_lr=1.0, momentum=0.0):
+def box(A, b, w, K, cohorts, *, lr, beta, server_lr=1.0, mu=0.0, momentum=0.0):
     """The box, with our own line numbers:
 
-    1  client: y <- x;  K_i times: y <- y - lr grad F_i(y);  send D_i = y - x
+    1  client: y <- x;  K_i times: y <- y - lr (grad F_i(y) + mu (y - x));  send D_i = y - x
     2  server: m <- beta m + sum_i w_i D_i
     3  server: x <- x + server_lr m
     """
@@ -21,7 +21,7 @@ def box(A, b, w, K, cohorts, *, lr, beta, server_lr=1.0, momentum=0.0):
         for i in S:
             y, v = x.copy(), np.zeros_like(x)
             for _ in range(K[i]):
-                v = momentum * v + A[i] @ (y - b[i])  # plain SGD in the box
+                v = momentum * v + A[i] @ (y - b[i]) + mu * (y - x)  # plain SGD in the box
                 y = y - lr * v  # line 1
             delta += w[i] / mass * (y - x)
         m = beta * m + delta  # line 2
@@ -49,3 +49,9 @@ def test_defaults(case):
 def test_local_momentum_is_not_the_servers(case):
     run = case.run(FedAvgM(lr=0.2, beta=0.3, rule=Momentum(0.6)))
     compare(run, *box(**case.given(), lr=0.2, beta=0.3, momentum=0.6))
+
+
+@hardest
+def test_with_a_prox_term(case):
+    run = case.run(FedAvgM(lr=0.2, beta=0.8, server_lr=0.3, mu=0.7))
+    compare(run, *box(**case.given(), lr=0.2, beta=0.8, server_lr=0.3, mu=0.7))

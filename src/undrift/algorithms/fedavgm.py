@@ -2,12 +2,13 @@
 Visual Classification", arXiv 1909.06335, 2019.
 
     server:  broadcast x
-    client:  y <- x;  K_i times:  y <- y - lr g_i(y);  send D_i = y - x
+    client:  y <- x;  K_i times:  y <- y - lr (g_i(y) + mu (y - x));  send D_i = y - x
     server:  m <- beta m + sum_i w_i D_i;  x <- x + server_lr m
 
 The momentum is not damped: with server_lr = 1 a steady update moves the model 1 / (1 - beta) times
-as far as in FedAvg. Clients start from x, not from a look-ahead: that is FedACG. `rule` replaces
-the local direction g_i(y) by that of momentum or Adam.
+as far as in FedAvg. Clients start from x, not from a look-ahead: that is FedACG. The prox term,
+mu > 0, is not in the paper: it is the row "momentum + prox" of FedACG's ablation. `rule` replaces
+the local direction by that of momentum or Adam.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
     lr: float
     beta: float = 0.4
     server_lr: float = 1.0
+    mu: float = 0.0
     rule: Rule = SGD()
 
     def __post_init__(self) -> None:
         require_rule("FedAvgM", self.rule)
         require_positive("FedAvgM", lr=self.lr)
         require(0 <= self.beta < 1, "FedAvgM", "beta in [0, 1)", self.beta)
-        require_nonnegative("FedAvgM", server_lr=self.server_lr)
+        require_nonnegative("FedAvgM", server_lr=self.server_lr, mu=self.mu)
 
     def init(self, x0: Vector) -> FedAvgMServer:
         return FedAvgMServer(x0, torch.zeros_like(x0))
@@ -56,7 +58,7 @@ class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y), s)
+            d, s = self.rule(f.grad(y) + self.mu * (y - x), s)
             return y - self.lr * d, s
 
         y, _ = steps(step, (x, self.rule.init(x)))

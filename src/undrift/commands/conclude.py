@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -92,7 +93,7 @@ def _best_first(methods: Mapping[str, Cells]) -> Table:
     for title, cells in methods.items():
         ranked = sorted(cells.values(), key=mean_last, reverse=True)[:MOST_COLUMNS]
         for seeds in ranked:
-            shown.add_row(Text(title), _heading(seeds[0]), f"{100 * mean_last(seeds):.2f}")
+            shown.add_row(Text(title), Text(_heading(seeds[0])), f"{100 * mean_last(seeds):.2f}")
             title = ""
         shown.add_section()
     return shown
@@ -102,7 +103,7 @@ def _grid(methods: Mapping[str, Cells]) -> Table:
     columns = list(
         dict.fromkeys(_heading(seeds[0]) for cells in methods.values() for seeds in cells.values())
     )
-    shown = Table("method", *columns, title="Accuracy %, * the best")
+    shown = Table("method", *map(escape, columns), title="Accuracy %, * the best")
     for title, cells in methods.items():
         best = max(cells.values(), key=mean_last)
         found = {_heading(seeds[0]): seeds for seeds in cells.values()}

@@ -179,7 +179,7 @@ def _in_processes(folder: Path, experiment: Experiment, asked: Asked) -> None:
 
 
 def _trackers(job: Job, folder: Path, track: Sequence[str]) -> list[Tracker]:
-    more = [parse_tracker(text, folder / TRACKED / job.name) for text in track]
+    more = [parse_tracker(text, folder / TRACKED) for text in track]
     return [CSV(folder / f"{job.name}.csv"), *more]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -31,15 +32,18 @@ def parse(text: str, clients: int, *, seed: int = 0) -> tuple[Device, ...]:
 
     `phone` gives everybody one; `phone:9,gpu-node:1` shares them out by weight, in the order
     listed, so that the first clients are phones; `phone~0.3:9,gpu-node` lets the phones differ by
-    that sigma (see `spread`); `thesis-jetson` is a mix; a path is a CSV file of the user's own.
+    that sigma (see `spread`); `gpu-node@0.25` computes at a quarter of its speed;
+    `thesis-jetson` is a mix, and `thesis-jetson@0.25` one whose fast device does; a path is a CSV
+    file of the user's own.
     """
     require(is_whole(clients) and clients >= 1, "parse", "at least one client", clients)
     require(isinstance(text, str), _WHO, "words such as phone:9,gpu-node:1", text)
     text = text.strip()
-    if text in MIXES:
-        mix = MIXES[text]
+    name, _, _ = text.partition("@")
+    if name in MIXES:
+        mix = MIXES[name]
         fast, slow = mix.counts(clients)
-        return (preset(mix.fast),) * fast + (preset(mix.slow),) * slow
+        return (_throttled(mix.fast, text),) * fast + (preset(mix.slow),) * slow
     if text.lower().endswith(".csv") or (text not in PRESETS and Path(text).is_file()):
         return _from_table(Path(text), clients)
     return _from_shares(text, clients, seed)
@@ -64,17 +68,29 @@ def _from_shares(text: str, clients: int, seed: int) -> tuple[Device, ...]:
     for part in text.split(","):
         kind, colon, weight = part.partition(":")
         name, tilde, sigma = kind.partition("~")
-        if name.strip() not in PRESETS:
-            raise ValueError(_unknown(name.strip()))
+        plain = name.partition("@")[0].strip()
+        if plain not in PRESETS:
+            raise ValueError(_unknown(plain))
         names.append(name.strip())
         sigmas.append(_number(text, sigma) if tilde else 0.0)
         weights.append(_number(text, weight) if colon else 1.0)
         require(weights[-1] > 0, _WHO, f"weights > 0 such as in {_SHARES}", text)
     devices: list[Device] = []
     for name, spreading, count in zip(names, sigmas, apportion(weights, clients), strict=True):
-        one = preset(name)
+        one = _throttled(name.partition("@")[0], name)
         devices += spread(one, count, spreading, seed) if spreading else (one,) * count
     return tuple(devices)
+
+
+def _throttled(name: str, text: str) -> Device:
+    """A preset, at the share of its speed that stands behind an @ in the text."""
+    one = preset(name.strip())
+    _, at, share = text.partition("@")
+    if not at:
+        return one
+    part = _number(text, share)
+    require(0 < part <= 1, _WHO, "a share of the speed in (0, 1] after @, as in phone@0.5", text)
+    return replace(one, name=f"{one.name}@{part:g}", speed=part * one.speed)
 
 
 def _unknown(name: str) -> str:

@@ -102,7 +102,10 @@ def read(
 
 def _nothing(folder: Path, world: World) -> CheckpointError:
     if not hold_checkpoints(folder, world):
-        return TogetherError(f"resume needs a folder with checkpoints, got {str(folder)!r}.")
+        return TogetherError(
+            f"resume needs a folder with checkpoints, got {str(folder)!r}; name the one that was "
+            "given as checkpoint."
+        )
     seen = {size: _absent(folder, world, size) for size in _sizes(folder)}
     lacking = world.texts(next((names[0] for names in seen.values() if names), ""))
     absent = [name for name in lacking if name]
