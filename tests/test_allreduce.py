@@ -156,6 +156,7 @@ def test_hops(route, workers):
 
 
 @everywhere
+@pytest.mark.wide
 def test_bytes_in_full_precision(route, workers):
     for size, dtype in product(SIZES, (torch.float32, torch.float64)):
         M, V = workers, size * dtype.itemsize
@@ -365,6 +366,7 @@ CODED = [(*case, "fixed") for case in ROUTES] + [(*case, c) for case in FEW for 
 
 
 @pytest.mark.parametrize(("route", "workers", "code"), CODED, ids=name_of)
+@pytest.mark.wide
 def test_sums_of_signs_are_exact(route, workers, code):
     for size in SIZES if code == "fixed" else [workers + 2]:
         rows = vectors(workers, size)
@@ -481,6 +483,7 @@ def code_length(ones: int, count: int, code: str) -> int:
 
 @often
 @pytest.mark.parametrize("code", CODES)
+@pytest.mark.wide
 def test_partial_sums_take_the_bits_of_their_code(route, workers, code):
     for size in (1, 11):
         seen, _ = watched(SignSum(code), route, workers, size)
@@ -687,6 +690,7 @@ EXACT += [(Ring(), 7), (Tree(), 7)]
 
 
 @pytest.mark.parametrize(("route", "workers"), EXACT, ids=name_of)
+@pytest.mark.wide
 def test_a_bit_is_one_exactly_as_often_as_the_workers_bits_are(route, workers, monkeypatch):
     require_fair(probabilities(OneBit(), route, workers, monkeypatch), workers)
 

@@ -45,8 +45,8 @@ def command(method: str, folder: Path, *more: str) -> list[str]:
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-# One of each kind: duals of clients and server, two gradients, gossip, all-reduce.
-METHODS_HERE = ["scaffold", "fedspeed", "netfleet", "marsit"]
+# One of each kind: duals of clients and server, gossip, all-reduce.
+METHODS_HERE = ["scaffold", "netfleet", "marsit"]
 DIVERGING = ["cascadingssdm"]  # at this learning rate, as it must
 THE_OTHERS = [name for name in METHODS if name not in METHODS_HERE + DIVERGING]
 

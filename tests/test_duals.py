@@ -197,6 +197,7 @@ SAME_ANYWHERE = {
 
 
 @pytest.mark.parametrize("name", SAME_ANYWHERE)
+@pytest.mark.wide
 def test_same_for_any_participation_and_weights(name: str, on: Runner) -> None:
     one, other = SAME_ANYWHERE[name]
     assert distance(on(one, participation=PARTIAL).x, on(other, participation=PARTIAL).x) < 1e-10
@@ -309,6 +310,7 @@ def first_uploads(on: Runner, algorithm: Any) -> tuple[Tensor, dict[int, Any]]:
     ],
     ids=repr,
 )
+@pytest.mark.wide
 def test_first_round_is_fedprox_with_the_server_moving_further(
     algorithm: Any, sent: float, moved: float, on: Runner
 ) -> None:
@@ -368,6 +370,7 @@ def assert_at_the_optimum(run: ud.Run, w: Sequence[float]) -> None:
 @exact
 @weights
 @work
+@pytest.mark.wide
 def test_optimum_is_reached_when_all_take_part(name: str, w: Any, k: Any) -> None:
     algorithm, rounds, _ = EXACT[name]
     assert_at_the_optimum(finished(algorithm, rounds=rounds, k=k, w=w), w)
@@ -376,6 +379,7 @@ def test_optimum_is_reached_when_all_take_part(name: str, w: Any, k: Any) -> Non
 @exact
 @weights
 @work
+@pytest.mark.wide
 def test_optimum_is_reached_with_two_of_five_clients(name: str, w: Any, k: Any) -> None:
     algorithm, _, rounds = EXACT[name]
     assert_at_the_optimum(finished(algorithm, rounds=rounds, k=k, w=w, participation=pairs), w)
@@ -854,13 +858,8 @@ def test_border_of_the_prox_is_allowed(cls: Any) -> None:
     assert cls(lr=0.5, alpha=2.0).alpha == 2.0
 
 
-@pytest.mark.parametrize(
-    "cohorts",
-    [
-        pytest.param([[0, 1, 2, 3, 4]], marks=pytest.mark.long),
-        [[0, 2], [1, 3], [4, 0], [2, 1], [3, 4]],
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("cohorts", [[[0, 1, 2, 3, 4]], [[0, 2], [1, 3], [4, 0], [2, 1], [3, 4]]])
 def test_fedadmm_with_l1_satisfies_the_soft_threshold_optimality(cohorts: Any) -> None:
     """0 lies in grad F(x) + l1 d|x|: some coordinates vanish, the others balance."""
     problem, w, l1 = bed(clients=5, dim=6), [0.3, 0.1, 0.25, 0.15, 0.2], 0.12

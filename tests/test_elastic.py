@@ -124,6 +124,7 @@ def test_ten_kills_out_of_ten_recover(tmp_path, uninterrupted, method, victim, a
     assert found == uninterrupted(method)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_found_within_the_timeout_and_named(tmp_path):
     timeout = 6.0
     job = Job(tmp_path, "scaffold", "--rounds", "100000", "--timeout", str(timeout))

@@ -423,6 +423,7 @@ def test_one_node_alone_is_gradient_descent(algorithm):
 
 @every_link
 @family
+@pytest.mark.wide
 def test_identical_clients_are_one_gradient_descent(algorithm, links):
     one = bed(clients=1)
     same = replace(one, clients=ud.Clients([one.clients[0]] * M))
@@ -655,6 +656,7 @@ COSTLY = {
     ids=["star-float32", *COSTLY],
 )
 @pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.wide
 def test_bytes_are_links_times_vectors_in_both_directions(name, links, dtype):
     messages, vectors = EXCHANGES[name]
     rounds = 2 if links is COSTLY["dropped"] else 1
@@ -677,6 +679,7 @@ def test_bytes_are_links_times_vectors_in_both_directions(name, links, dtype):
 
 @pytest.mark.parametrize("name", FAMILY)
 @each("mode", {name: MODES[name] for name in ("loop", "stacked")})
+@pytest.mark.wide
 def test_gradients_are_one_a_step_and_one_at_the_start_of_those_that_need_it(name, mode):
     run = on_net(FAMILY[name], topology.ring(4), rounds=2, **mode)
     k = 4 * 3 if FAMILY[name].every_step else 3 + 5 + 2 + 6

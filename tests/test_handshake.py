@@ -85,6 +85,7 @@ def test_who_is_missing_is_named(tmp_path, comes, said):
     assert seconds < 60
 
 
+@pytest.mark.long
 def test_processes_started_by_hand_make_a_run(tmp_path):
     port = free_port()
     both = [rank(each, 2, port, undrift(tmp_path, each, 60)) for each in (0, 1)]

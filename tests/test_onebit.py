@@ -306,6 +306,7 @@ def test_the_momentum_is_an_average(make, beta):
     ids=name_of,
 )
 @pytest.mark.parametrize("size", [0.0, 1e-44, 1e-38, 1e-30, 1e-23, 1e-22, 1e-21])
+@pytest.mark.wide
 def test_gradients_of_zero_and_nearly_zero_are_harmless(algorithm, size):
     """In float32 the square of 1e-23 is zero, and that of 1e-22 has a digit or two."""
     rows = size * B[:3].float()
@@ -345,6 +346,7 @@ def local_updates(rule: ud.rule.Rule, x: Tensor, state: list[Any], lr: float, st
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("rule", [ud.SGD(), ud.Momentum(0.8), ud.Adam()], ids=str)
 @pytest.mark.parametrize("route", ["ring", "tree"])
+@pytest.mark.wide
 def test_marsit_conserves_x_minus_the_mean_compensation(period, steps, rule, route):
     """x_t - mean c_t = x_0 - sum of the mean local updates, through both kinds of rounds."""
     algorithm = ud.Marsit(lr=0.1, server_lr=0.02, period=period, rule=rule)
@@ -374,6 +376,7 @@ def test_compensations_drift_apart_until_a_full_round(period):
 @pytest.mark.parametrize("route", ["ring", "torus:2x2", "tree"])
 @pytest.mark.parametrize("rule", [ud.SGD(), ud.Momentum(0.8), ud.Adam()], ids=str)
 @modes
+@pytest.mark.wide
 def test_marsit_with_period_one_is_psgd_bit_for_bit(route, rule, mode):
     same = {"mode": mode, "work": ud.Steps(2), "allreduce": route}
     full = on_net(ud.Marsit(lr=0.05, period=1, rule=rule), **same)
@@ -498,6 +501,7 @@ def test_sign_matching_by_hand():
 
 @methods
 @pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.wide
 def test_all_workers_hold_the_same_model(algorithm, route):
     run = ud.simulate(
         algorithm,
@@ -535,6 +539,7 @@ def test_stacked_loop_and_groups_agree(algorithm):
 
 @methods
 @modes
+@pytest.mark.wide
 def test_resume_is_bit_identical(algorithm, mode, tmp_path):
     whole = on_net(algorithm, mode=mode, work=ud.Steps(2), rounds=4)
     on_net(algorithm, mode=mode, work=ud.Steps(2), rounds=2, checkpoint=tmp_path)

@@ -106,6 +106,7 @@ SAME_ANYWHERE = {
 
 
 @pytest.mark.parametrize("name", SAME_ANYWHERE)
+@pytest.mark.wide
 def test_same_for_any_participation_and_weights(name: str, on: Runner) -> None:
     one, other = SAME_ANYWHERE[name]
     options = {"participation": PARTIAL, "weighting": UNEQUAL}
@@ -163,6 +164,7 @@ FIRST_ROUNDS = [
 @pytest.mark.parametrize(
     ("one", "other"), FIRST_ROUNDS, ids=["Scaffold", "Scaffold-I", "FedaGrac", "FedACG"]
 )
+@pytest.mark.wide
 def test_first_round_has_no_correction_yet(one: Any, other: Any, on: Runner) -> None:
     options = {"participation": [[0, 1, 3], [0, 1]], "weighting": UNEQUAL}
     assert distance(on(one, rounds=1, **options).x, on(other, rounds=1, **options).x) < TIGHT
@@ -171,6 +173,7 @@ def test_first_round_has_no_correction_yet(one: Any, other: Any, on: Runner) -> 
 
 @pytest.mark.parametrize("cohort", [[0, 1, 2, 3], [1, 3]], ids=["full", "partial"])
 @pytest.mark.parametrize("aggregation", ["all", "participants"])
+@pytest.mark.wide
 def test_first_round_of_fedspeed_is_fedprox_with_the_server_moving_further(
     aggregation: Any, cohort: list[int], on: Runner
 ) -> None:
@@ -329,6 +332,7 @@ def four_copies(plain: Plain) -> tuple[ud.Clients, ud.Clients]:
     [m for m in METHODS if isinstance(m, FedProx | FedSpeed | FedACG)],
     ids=repr,
 )
+@pytest.mark.wide
 def test_identical_clients_are_one_client_where_the_correction_stays(
     algorithm: Any, plain: Plain
 ) -> None:
@@ -351,6 +355,7 @@ def test_identical_clients_are_one_client_where_the_correction_stays(
     ],
     ids=repr,
 )
+@pytest.mark.wide
 def test_identical_clients_are_sgd_where_the_correction_vanishes(
     algorithm: Any, plain: Plain
 ) -> None:

@@ -156,6 +156,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
+@pytest.mark.wide
 def test_same_for_any_work_participation_and_weights(name: str, on: Runner) -> None:
     one, other = SAME[name]
     assert distance(on(one).x, on(other).x) < (1e-6 if "inf" in name else TIGHT)

@@ -179,6 +179,7 @@ def test_a_script_without_a_main_guard_gets_one_sentence(tmp_path):
     assert done.stderr.count("Traceback") == 1  # this process's own, none of the child's
 
 
+@pytest.mark.long
 def test_a_finished_run_can_be_evaluated_and_an_abandoned_one_says_so():
     run = start(ud.NetFleet(lr=0.05), rounds=2)
     testing.finish(run)

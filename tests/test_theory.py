@@ -641,6 +641,7 @@ def sends_average(scheme: str, w: Sequence[float], k: Sequence[int]) -> list[boo
 @weights
 @schemes
 @pytest.mark.parametrize("reference", ["avg", "sent"])
+@pytest.mark.wide
 def test_fedagrac_with_full_calibration_converges_to_the_optimum(w, scheme, reference):
     algorithm = ud.FedaGrac(lr=0.5, scheme=scheme, local_reference=reference)
     run = on_quadratics(algorithm, PROBLEM, rounds=45, work=WORK, weighting=w)

@@ -44,6 +44,7 @@ def test_contract(algorithm: Any, check: Any) -> None:
 @pytest.mark.parametrize(
     ("codec", "feedback"), [(QSGD(levels=100), True), (QSGD(levels=3), False)], ids=repr
 )
+@pytest.mark.wide
 def test_stacked_equals_loop(inner: Any, codec: Any, feedback: bool) -> None:
     algorithm = Compressed(inner, codec, error_feedback=feedback)
     one, other = (on_net(algorithm, mode=mode, participation=3) for mode in MODES)

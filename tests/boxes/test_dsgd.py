@@ -32,6 +32,7 @@ def box_atc(Ws, g, x0, K, *, lr):
 
 @everywhere
 @pytest.mark.parametrize(("form", "box"), [("cta", box_cta), ("atc", box_atc)], ids=["cta", "atc"])
+@pytest.mark.wide
 def test_box(case, form, box):
     K = [3] * 5
     case.compare(case.run(ud.DSGD(lr=0.3, form=form), K), box(**case.given(), K=K, lr=0.3))

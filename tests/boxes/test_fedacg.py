@@ -1,6 +1,7 @@
 """FedACG against Algorithm 1 of Kim et al. (2024) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, everywhere, hardest, options
 from undrift import FedACG, Momentum
@@ -40,6 +41,7 @@ def compare(run, theta, m):
 
 @everywhere
 @options({"lam": 0.85, "beta": 0.01}, {"lam": 0.5, "beta": 1.2}, {"lam": 0.0, "beta": 0.3})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedACG(lr=0.2, **options))
     compare(run, *box(**case.given(), lr=0.2, **options))

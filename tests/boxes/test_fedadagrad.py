@@ -1,6 +1,7 @@
 """FedAdagrad against Algorithm 2 of Reddi et al. (2021) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, everywhere, hardest
 from undrift.algorithms.fedadagrad import FedAdagrad
@@ -42,6 +43,7 @@ OPTIONS = {"beta1": 0.5, "tau": 0.2, "server_lr": 0.7}
 
 
 @everywhere
+@pytest.mark.wide
 def test_box(case):
     run = case.run(FedAdagrad(lr=0.2, **OPTIONS))
     compare(run, *box(**case.given(), lr=0.2, **OPTIONS))

@@ -1,6 +1,7 @@
 """FedADMM against the box of Wang, Marella and Anderson (2022) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
 from undrift import exponential
@@ -31,6 +32,7 @@ def compare(run, x, lam, x_hat):
 
 @everywhere
 @options({}, {"rho": 0.7})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedADMM(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"rho": 0.1, **options}))

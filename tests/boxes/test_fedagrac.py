@@ -3,6 +3,7 @@
 from itertools import product
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
 from undrift import FedaGrac
@@ -73,6 +74,7 @@ SCHEMES = ("fedagrac", "avg", "first", "reverse")
 
 @everywhere
 @options(*({"scheme": scheme} for scheme in SCHEMES), {"nu_scope": "all"}, {"lam": 0.4})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedaGrac(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **options))
@@ -84,6 +86,7 @@ NAMES = ("scheme", "local_reference", "nu_scope")
 
 @hardest
 @options(*(dict(zip(NAMES, values, strict=True)) for values in COMBINED))
+@pytest.mark.wide
 def test_combined_options(case, options):
     run = case.run(FedaGrac(lr=0.3, lam=0.8, **options))
     compare(run, *box(**case.given(), lr=0.3, lam=0.8, **options))

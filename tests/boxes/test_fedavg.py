@@ -1,6 +1,7 @@
 """FedAvg against the box of McMahan et al. (2017), which has no line numbers, in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, everywhere, options
 from undrift import Adam, FedAvg, Momentum
@@ -42,6 +43,7 @@ RULES = {"sgd": sgd, "momentum": momentum, "adam": adam}
 
 @everywhere
 @options({}, {"server_lr": 0.7}, {"server_lr": 1.4})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedAvg(lr=0.3, **options))
     assert_same(run.state.x, box(**case.given(), lr=0.3, **options))
@@ -49,6 +51,7 @@ def test_box(case, options):
 
 @everywhere
 @options({"beta": 0.9}, {"beta": 0.5, "nesterov": True})
+@pytest.mark.wide
 def test_local_momentum(case, options):
     run = case.run(FedAvg(lr=0.2, server_lr=0.8, rule=Momentum(**options)))
     expected = box(**case.given(), lr=0.2, server_lr=0.8, rule="momentum", **options)
@@ -57,6 +60,7 @@ def test_local_momentum(case, options):
 
 @everywhere
 @options({}, {"beta1": 0.5, "beta2": 0.8, "eps": 0.1})
+@pytest.mark.wide
 def test_local_adam(case, options):
     run = case.run(FedAvg(lr=0.05, rule=Adam(**options)))
     assert_same(run.state.x, box(**case.given(), lr=0.05, rule="adam", **options))

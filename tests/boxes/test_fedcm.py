@@ -50,6 +50,7 @@ def compare(run, x, m):
 
 @everywhere
 @options({}, {"alpha": 0.4})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedCM(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"alpha": 0.1, **options}))

@@ -1,6 +1,7 @@
 """FedDC against Algorithm 1 of Gao et al. (2022) in naive loops, with the server of its code."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
 from undrift import exponential
@@ -36,6 +37,7 @@ def compare(run, x, h_i, G_i, h, G):
 
 @everywhere
 @options({}, {"alpha": 0.6})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedDC(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"alpha": 0.01, **options}))

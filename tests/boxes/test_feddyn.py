@@ -1,6 +1,7 @@
 """FedDyn against Algorithm 1 of Acar et al. (2021) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
 from undrift import exponential
@@ -50,6 +51,7 @@ def compare(run, x, lam, h):
 
 @everywhere
 @options({}, {"alpha": 0.7})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedDyn(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"alpha": 0.1, **options}))

@@ -1,6 +1,7 @@
 """FedNova against the update rule of Wang et al. (2020) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, everywhere, hardest, options
 from undrift.algorithms.fednova import FedNova
@@ -47,6 +48,7 @@ def box(A, b, w, K, cohorts, *, lr, mu=0.0, rho=0.0):
 
 @everywhere
 @options({}, {"mu": 0.8, "rho": 0.7})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedNova(lr=0.2, **options))
     assert_same(run.x, box(**case.given(), lr=0.2, **options))

@@ -1,6 +1,7 @@
 """FedPD against Algorithm 1 of Zhang et al. (2021) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, assert_same_rows, everywhere, options
 from undrift.algorithms.fedpd import FedPD
@@ -38,6 +39,7 @@ def box(A, b, w, K, cohorts, *, lr, eta, start, passes):
     {"start": "own", "p": 0.5},
     {"start": "server", "p": 0.5},
 )
+@pytest.mark.wide
 def test_box(case, options):
     algorithm = FedPD(lr=0.3, eta=1.6, coin=SEED, **options)
     passes = PASSES if "p" in options else [1] * 6

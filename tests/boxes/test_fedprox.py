@@ -1,6 +1,7 @@
 """FedProx against Algorithm 2 of Li et al. (2020), which has no line numbers, in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, everywhere, hardest, options
 from undrift import FedProx, Momentum
@@ -25,6 +26,7 @@ def box(A, b, w, K, cohorts, *, lr, mu, beta=0.0):
 
 @everywhere
 @options({"mu": 0.1}, {"mu": 1.5})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedProx(lr=0.3, **options))
     assert_same(run.state.x, box(**case.given(), lr=0.3, **options))

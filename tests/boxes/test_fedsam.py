@@ -1,6 +1,7 @@
 """FedSAM against the box of Qu et al. (2022) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, everywhere, hardest, options
 from undrift.algorithms.fedsam import FedSAM
@@ -30,6 +31,7 @@ def box(A, b, w, K, cohorts, *, lr, rho, normalise=True):
 
 
 @everywhere
+@pytest.mark.wide
 def test_box(case):
     run = case.run(FedSAM(lr=0.3, rho=0.4))
     assert_same(run.x, box(**case.given(), lr=0.3, rho=0.4))

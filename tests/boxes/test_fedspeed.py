@@ -3,6 +3,7 @@
 from itertools import product
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
 from undrift import FedSpeed
@@ -59,6 +60,7 @@ def compare(run, x, g_hat, mean_g_hat):
 
 @everywhere
 @options({}, {"normalise": False}, {"aggregation": "participants"}, {"alpha": 0.3})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(FedSpeed(lr=0.3, lam=2.0, rho=0.4, **options))
     compare(run, *box(**case.given(), lr=0.3, lam=2.0, rho=0.4, **options))
@@ -70,6 +72,7 @@ NAMES = ("correction", "prox", "perturbation", "aggregation")
 
 @hardest
 @options(*(dict(zip(NAMES, values, strict=True)) for values in SWITCHES))
+@pytest.mark.wide
 def test_switches(case, options):
     run = case.run(FedSpeed(lr=0.3, lam=2.0, rho=0.4, **options))
     compare(run, *box(**case.given(), lr=0.3, lam=2.0, rho=0.4, **options))

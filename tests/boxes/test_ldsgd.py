@@ -40,6 +40,7 @@ forms = pytest.mark.parametrize("form", BOXES)
 
 @everywhere
 @forms
+@pytest.mark.wide
 def test_box(case, form):
     run = case.run(LDSGD(lr=0.2, form=form), UNEQUAL)
     case.compare(run, BOXES[form](**case.given(), K=UNEQUAL, lr=0.2))

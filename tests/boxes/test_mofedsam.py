@@ -1,6 +1,7 @@
 """MoFedSAM against the box of Qu et al. (2022) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, everywhere, hardest
 from undrift import exponential
@@ -40,6 +41,7 @@ def compare(run, x, m):
 
 
 @everywhere
+@pytest.mark.wide
 def test_box(case):
     run = case.run(MoFedSAM(lr=0.3, rho=0.4, alpha=0.6))
     compare(run, *box(**case.given(), lr=[0.3] * 6, rho=0.4, alpha=0.6))

@@ -29,6 +29,7 @@ def box(A, b, K, rounds, *, lr, beta=0.0, nesterov=False):
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
 @pytest.mark.parametrize("route", ["ring", "segmented-ring:3", "torus:2x2", "tree", "server"])
 @options({"K": 1}, {"K": 3}, {"K": 3, "beta": 0.7}, {"K": 2, "beta": 0.7, "nesterov": True})
+@pytest.mark.wide
 def test_box(mode, route, options):
     kwargs = dict(options)
     K = kwargs.pop("K")

@@ -1,6 +1,7 @@
 """Scaffold against Algorithm 1 of Karimireddy et al. (2020) in naive loops."""
 
 import numpy as np
+import pytest
 
 from tests.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
 from undrift import Scaffold, exponential
@@ -38,6 +39,7 @@ def compare(run, x, c, c_i):
 
 @everywhere
 @options({}, {"server_lr": 0.6}, {"option": "I"}, {"option": "I", "server_lr": 1.3})
+@pytest.mark.wide
 def test_box(case, options):
     run = case.run(Scaffold(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=[0.3] * 6, **options))

@@ -29,6 +29,7 @@ def box(A, b, K, rounds, *, lr, server_lr=None, beta=0.0):
 @options(
     {"K": 1}, {"K": 1, "server_lr": 0.02}, {"K": 3}, {"K": 1, "beta": 0.8}, {"K": 2, "beta": 0.8}
 )
+@pytest.mark.wide
 def test_box(mode, code, options):
     kwargs = dict(options)
     K = kwargs.pop("K")

@@ -39,6 +39,7 @@ def box(A, b, K, rounds, *, lr, beta=0.9, norm="none"):
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
 @pytest.mark.parametrize("code", ["fixed", "delta"])
 @options({"K": 1}, {"K": 1, "norm": "max"}, {"K": 3}, {"K": 2, "norm": "max", "beta": 0.0})
+@pytest.mark.wide
 def test_box(mode, code, options):
     kwargs = dict(options)
     K = kwargs.pop("K")
