@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import undrift as ud
-from tests.test_contract import VARIANTS
+from tests.test_contract import DEFAULTS, VARIANTS
 from undrift import testing
 from undrift.engine.meeting import join
 
@@ -29,7 +29,11 @@ def worth_a_launch(algorithm: Any) -> bool:
 
 
 METHODS = {
-    **{repr(algorithm): algorithm for algorithm in VARIANTS if worth_a_launch(algorithm)},
+    **{
+        repr(algorithm): algorithm
+        for algorithm in (*DEFAULTS, *VARIANTS)
+        if worth_a_launch(algorithm)
+    },
     "compressed": ud.Compressed(ud.FedACG(lr=0.1), ud.QSGD(bits=4)),
     "accelerated": ud.Accelerated(ud.FedMLB(lr=0.1)),
 }
@@ -46,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def settings_of(algorithm: Any) -> list[str]:
     """All of its family where every field has its default, one for the variants."""
-    if algorithm in VARIANTS[len(ud.ALGORITHMS) :]:
+    if algorithm in VARIANTS:
         return ["loop"]
     if isinstance(algorithm, ud.AllReduce):
         return ["loop", "torus", "server"]

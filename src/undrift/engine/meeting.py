@@ -81,7 +81,6 @@ def speaking(function: Callable[P, R]) -> Callable[P, R]:
 
 def join(timeout: float = TIMEOUT) -> World:
     """The world that torchrun or the user has launched; joined once, however many runs use it."""
-    global _joined
     if _joined is not None and _joined.open:
         return _joined
     if dist.is_initialized() and dist.get_world_size() == 1:
@@ -89,8 +88,7 @@ def join(timeout: float = TIMEOUT) -> World:
     if dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
         rank, size = dist.get_rank(), dist.get_world_size()
-        _joined = Processes(PrefixStore("undrift", store), rank, size, timeout)
-        return _joined
+        return _entered(Processes(PrefixStore("undrift", store), rank, size, timeout))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size == 1:
         return World()
@@ -136,7 +134,6 @@ def meet(
 
     They are awaited for `patience` seconds, the timeout unless given.
     """
-    global _joined
     try:
         _await_all(store, rank, size, timeout if patience is None else patience, watch)
     except RuntimeError as error:  # the store has gone, and with it rank 0
@@ -162,9 +159,14 @@ def meet(
             "network's interface.",
             ranks=silent,
         ) from error
-    _joined = Processes(store, rank, size, timeout)
-    atexit.register(_joined.close)  # the backend's threads must end before the interpreter does
-    return _joined
+    return _entered(Processes(store, rank, size, timeout))
+
+
+def _entered(world: Processes) -> Processes:
+    global _joined
+    _joined = world
+    atexit.register(world.close)  # the backend's threads must end before the interpreter does
+    return world
 
 
 def _await_all(
