@@ -115,7 +115,7 @@ def _notes(
         said = [] if cls is None else [*(inspect.getdoc(cls) or "").splitlines()[:1], paper(cls)]
         tried = len(cells.get(title, {}))
         at = f"Shown at {cell_text(trial)}, the best of {tried} cells." if tried > 1 else ""
-        notes[trial.label] = " ".join(part for part in (*said, at) if part)
+        notes[trial.label] = " ".join(f"{part.removesuffix('.')}." for part in (*said, at) if part)
     return notes
 
 

@@ -106,6 +106,11 @@ def _count(value: Spread) -> str:
     return grouped(value.mean)
 
 
+def _mean_count(value: Spread) -> str:
+    """A mean of whole numbers: with a digit behind the point where it is not one."""
+    return grouped(value.mean, 0 if float(value.mean).is_integer() else 1)
+
+
 def primary(comparison: Comparison) -> str:
     """Accuracy, or loss where nothing was classified."""
     seen = (r.accuracy is not None for trial in comparison.trials for r in trial.records)
@@ -168,7 +173,7 @@ def to_target(comparison: Comparison, accuracy: float) -> Table:
     for key, name in SMOOTHINGS.items():
         rounds = _gather(methods, partial(_rounds, accuracy=accuracy, smoothing=key))
         columns["rounds" if key == "raw" else f"rounds, {name}"] = _cells(
-            rounds, _count, -1, lambda label: f"{grouped(run[label])}+"
+            rounds, _mean_count, -1, lambda label: f"{grouped(run[label])}+"
         )
     for cost, head, scale in (("bytes", "MB", 1e6), ("gradients", "gradients", 1.0)):
         spent = _gather(methods, partial(_cost, accuracy=accuracy, cost=cost, scale=scale))
