@@ -148,7 +148,7 @@ def variation(records: Sequence[Record], size: int = 10) -> float | None:
     """Mean squared distance, in percentage points, of accuracy from its moving average.
 
     The moving average is `window`: of an evaluation and the size - 1 before it, of fewer at the
-    start. FedACG reports 2.26 for itself and 10.30 for FedAvgM without saying which it took.
+    start. FedACG reports 2.26 for itself and 10.30 for FedAvgM, perhaps of another average.
     """
     values = curve(records).values
     averages = window(values, size)
