@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
 from undrift import launch
+from undrift.engine import processes
 from undrift.errors import WorkerError
 
 
@@ -53,3 +57,21 @@ def test_a_retried_attempt_that_fails_decides_the_exit_code(worker, tmp_path) ->
     assert worker(1, 1, 2, ValueError("lr")) == 0
     assert worker(0, 1, 0) == 0, "rank 0 does not overwrite what another reported"
     assert launch._reported(tmp_path) == 2
+
+
+def test_whoever_speaks_a_little_later_is_not_taken_for_lost(monkeypatch) -> None:
+    store = HashStore()
+    monkeypatch.setattr(processes, "GRACE", 1.0)
+    late = threading.Timer(0.3, lambda: store.set("alive/2", "1"))
+    late.start()
+    notes, silent = processes.ask_around(store, 0, 3)
+    late.join()
+    assert (notes, silent) == ({}, [1])
+
+
+def test_a_note_ends_the_wait_at_once() -> None:
+    store = HashStore()
+    store.set("failed/2", "no more coffee")
+    start = time.monotonic()
+    assert processes.ask_around(store, 0, 3) == ({2: "no more coffee"}, [])
+    assert time.monotonic() - start < processes.GRACE
