@@ -34,6 +34,7 @@ class Recorder:
 
     folder: Path
     writes: bool = True  # of several processes one does
+    hashes: bool = False  # whether models are hashed also where that is dear
     trackers: Callable[[Job], list[Tracker]] = field(default=lambda job: [])
 
     def earlier(self, job: Job) -> Trial | None:
@@ -109,7 +110,10 @@ def _follow(
     def ended(status: Any, reason: str = "") -> Trial:
         if drifts is not None:
             facts["drift"] = drifts.recent()
-        sha = run.model_sha256 if status == "finished" and run.whole else None
+        # Of peers in several processes it is of what all of them hold, which must be sent for it.
+        cheap = run.world.size == 1 or isinstance(run.algorithm, Federated)
+        hashed = status == "finished" and run.whole and (cheap or recorder.hashes)
+        sha = run.model_sha256 if hashed else None
         if status == "finished" and job.experiment.engine.save_models:
             model = run.model  # for which peers in several processes need each other
             if writes:

@@ -126,6 +126,8 @@ def resolved(experiment: Experiment) -> Experiment:
     engine = experiment.engine
     if engine.save_models is None:
         single = len(methods) * len(experiment.seeds) == 1 and experiment.sweep.empty
+        # Peers in several processes would have to send each other their models for it.
+        single = single and (engine.processes == 1 or issubclass(classes[0], Federated))
         engine = engine.model_copy(update={"save_models": single})
     return experiment.model_copy(
         update={

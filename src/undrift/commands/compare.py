@@ -78,7 +78,7 @@ def compare(
         run_file(path, set_, out, force, resume, as_json, quiet, verbose, track, processes)
         return
     experiment = _experiment(methods or [], lr, seeds, set_ or [], sections)
-    asked = Asked(out, force, resume, quiet, verbose, track or ())
+    asked = Asked(out, force, resume, quiet, verbose, track or (), hashes=as_json)
     conducted = conduct(experiment, "compare", asked)
     conclude(conducted, as_json=as_json)
     if conducted.stopped:

@@ -46,6 +46,7 @@ class Asked:
     track: Sequence[str] = ()
     kept: dict[str, Any] = field(default_factory=dict)  # checkpoint and resume of a single run
     reads: Sequence[Path] = ()  # what must not be removed
+    hashes: bool = False  # whether models are hashed also where that is dear
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ def conduct(
     """Run all jobs of an experiment into a folder, or those of a search; `kind` names it."""
     for text in asked.track:
         parse_tracker(text, Path())
-    experiment = resolved(experiment)
     if launched():  # the same number again gives the same sums
         experiment = experiment.changed({"engine.processes": int(os.environ["WORLD_SIZE"])})
+    experiment = resolved(experiment)
     planned = jobs(experiment) if search is None else search.probes()
     going_on = asked.resume is not None or restarted()
     head = launch.rank() == 0
@@ -109,7 +110,7 @@ def conduct(
     if several:
         _in_processes(folder, experiment, asked)
     folder = Path(world.texts(str(folder))[0])  # the head's, where each would choose its own
-    recorder = Recorder(folder, head, lambda job: _trackers(job, folder, asked.track))
+    recorder = Recorder(folder, head, asked.hashes, lambda job: _trackers(job, folder, asked.track))
     if head and not going_on:
         count = None if search is None else search.count
         describe(folder, experiment, environment(sys.argv[1:]), count)

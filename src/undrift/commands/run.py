@@ -85,7 +85,7 @@ def _make(cls: type) -> Any:
             "resume": resume,
         }
         reads = [path for path in (checkpoint, resume) if path is not None]
-        asked = Asked(out, force, None, quiet, verbose, track or (), kept, reads)
+        asked = Asked(out, force, None, quiet, verbose, track or (), kept, reads, hashes=as_json)
         _finish(conduct(Experiment.of(values), method, asked), as_json=as_json)
 
     command.__doc__ = (inspect.getdoc(cls) or "").splitlines()[0]
@@ -119,7 +119,16 @@ def run_file(
     if processes is not None:
         experiment = experiment.changed({"engine.processes": processes})
     name = (file or resume or Path("experiment")).stem
-    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=[file] if file else [])
+    asked = Asked(
+        out,
+        force,
+        resume,
+        quiet,
+        verbose,
+        track or (),
+        reads=[file] if file else [],
+        hashes=as_json,
+    )
     _finish(conduct(experiment, name, asked), as_json=as_json)
 
 

@@ -40,7 +40,16 @@ def sweep(
         )
     if processes is not None:
         experiment = experiment.changed({"engine.processes": processes})
-    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=[file] if file else [])
+    asked = Asked(
+        out,
+        force,
+        resume,
+        quiet,
+        verbose,
+        track or (),
+        reads=[file] if file else [],
+        hashes=as_json,
+    )
     begun = None if resume is None else read_choice(resume)
     if search or begun is not None:
         from undrift.commands.search import searched
