@@ -1,5 +1,8 @@
 """The errors undrift raises besides `ValueError` for bad arguments."""
 
+import importlib
+from typing import Any
+
 
 class UndriftError(Exception):
     """Root of every error that is not a plain bad argument."""
@@ -49,3 +52,14 @@ class WorkerError(UndriftError):
         super().__init__(message)
         self.ranks = ranks
         self.final = final
+
+
+def optional(name: str, who: str, extra: str) -> Any:
+    """A module of an optional package; where it is not installed, a sentence with the extra."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UndriftError(
+            f"{who} needs the package {name.partition('.')[0]}, which is not installed; "
+            f"pip install 'undrift[{extra}]'."
+        ) from error

@@ -147,7 +147,10 @@ def read(folder: str | Path, who: str = "A report") -> Results:
     """An experiment's folder with all that was recorded so far."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"{who} needs a folder of results, got {str(folder)!r}.")
+        raise ValueError(
+            f"{who} needs a folder of results, got {str(folder)!r}; name one that `undrift run` or "
+            "`compare` has written."
+        )
     experiment = None
     if (folder / EXPERIMENT).is_file():
         experiment = Experiment.read(folder / EXPERIMENT)

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from undrift.check import require, require_choice
-from undrift.errors import UndriftError
+from undrift.errors import optional
 from undrift.record import Record, Totals
 from undrift.result import Trial
 
@@ -107,7 +107,7 @@ def frame(source: Source) -> Any:
 
     Rows of trials have label, method and seed in front.
     """
-    pandas = _optional("pandas", "A frame", "notebook")
+    pandas = optional("pandas", "A frame", "notebook")
     parts = _parts(source)
     names = _metrics(parts)
     rows = [
@@ -166,7 +166,7 @@ def _drawn(
     against: str,
     ax: Axes | None,
 ) -> Axes:
-    ticker = _optional("matplotlib.ticker", "A plot", "report")
+    ticker = optional("matplotlib.ticker", "A plot", "report")
     axis: Axes = _new_axis() if ax is None else ax
     colours: dict[str, Any] = {}
     for label, points in curves:
@@ -288,14 +288,3 @@ def _notes(source: RunLike | Sequence[Record], records: Sequence[Record]) -> Ite
         f"In all {totals.bytes_up / 1e6:.3f} MB up, {totals.bytes_down / 1e6:.3f} MB down, "
         f"{totals.gradients} gradients on {totals.samples} samples, {totals.seconds:.3f} s{clock}."
     )
-
-
-def _optional(name: str, who: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        raise UndriftError(
-            f"{who} needs the package {package}, which is not installed; "
-            f"pip install 'undrift[{extra}]'."
-        ) from error

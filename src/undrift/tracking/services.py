@@ -10,11 +10,10 @@ import warnings
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, Literal, get_args
 
 from undrift.check import require_choice
-from undrift.errors import UndriftError
+from undrift.errors import optional
 from undrift.record import Record, Totals
 from undrift.result import Trial
 from undrift.tracking.plain import name_of
@@ -61,9 +60,13 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._files = _optional("tensorboardX.record_writer", "tensorboard")
-        self._proto = _optional("tensorboardX.proto.event_pb2", "tensorboard")
-        self._summary = _optional("tensorboardX.summary", "tensorboard")
+        self._files = optional(
+            "tensorboardX.record_writer", "Tracking with tensorboard", "tensorboard"
+        )
+        self._proto = optional(
+            "tensorboardX.proto.event_pb2", "Tracking with tensorboard", "tensorboard"
+        )
+        self._summary = optional("tensorboardX.summary", "Tracking with tensorboard", "tensorboard")
         self._folder = Path(folder)
         self._writer: Any = None
 
@@ -127,8 +130,8 @@ class MLflow:
         # Read when mlflow is imported. It would send statistics of its use otherwise.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-        self._mlflow = _optional("mlflow", "mlflow")
-        self._entities = _optional("mlflow.entities", "mlflow")
+        self._mlflow = optional("mlflow", "Tracking with mlflow", "mlflow")
+        self._entities = optional("mlflow.entities", "Tracking with mlflow", "mlflow")
         self._folder = Path(folder).resolve() / "mlflow"
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._client: Any = None
@@ -179,7 +182,7 @@ class WandB:
     def __init__(self, folder: str | Path, mode: Online = "offline") -> None:
         require_choice("WandB", "mode", mode, get_args(Online))
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
-        self._wandb = _optional("wandb", "wandb")
+        self._wandb = optional("wandb", "Tracking with wandb", "wandb")
         self._folder, self._mode = Path(folder), mode
 
     def begin(self, trial: Trial) -> None:
@@ -213,14 +216,3 @@ class WandB:
     def end(self, trial: Trial) -> None:
         self._run.summary.update(_came(trial))
         self._run.finish(exit_code=0 if trial.status == "finished" else 1)
-
-
-def _optional(name: str, extra: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        raise UndriftError(
-            f"Tracking with {extra} needs the package {package}, which is not installed; "
-            f"pip install 'undrift[{extra}]'."
-        ) from error
