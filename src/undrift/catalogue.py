@@ -21,7 +21,7 @@ FAMILIES: dict[type, str] = {
     AllReduce: "all-reduce",
     Peer: "peer",
 }
-CLIENTS = 4  # of the dry run; peers form a ring
+SIZES = (11, 7, 16, 9)  # of the dry run's clients
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Entry:
     server_state: str
 
 
-def entry(cls: Any, reference: int) -> Entry:
-    """`reference` is FedAvg's traffic in the same dry run."""
+def entry(cls: Any, reference: float) -> Entry:
+    """`reference` is FedAvg's traffic in a dry run of its own."""
     run, steps = _dry_run(cls)
     peer = isinstance(run.algorithm, Peer)
     held = tree.row(run.state, 0) if peer else run.state
@@ -48,8 +48,8 @@ def entry(cls: Any, reference: int) -> Entry:
         next(name for base, name in FAMILIES.items() if issubclass(cls, base)),
         paper(cls),
         (inspect.getdoc(cls) or "").splitlines()[0],
-        (run.record.bytes_up + run.record.bytes_down) / reference,
-        run.record.gradients / (CLIENTS * steps),
+        _traffic(run) / reference,
+        run.record.gradients / (_count(cls) * steps),
         _vectors(client, len(held.x)),
         "-" if peer else _vectors(beside_x, len(held.x)),
     )
@@ -58,18 +58,29 @@ def entry(cls: Any, reference: int) -> Entry:
 def entries(classes: tuple[Any, ...]) -> list[Entry]:
     from undrift.algorithms import FedAvg
 
-    record = _dry_run(FedAvg)[0].record
-    return [entry(cls, record.bytes_up + record.bytes_down) for cls in classes]
+    reference = _traffic(_dry_run(FedAvg)[0])
+    return [entry(cls, reference) for cls in classes]
+
+
+def _count(cls: type) -> int:
+    """Of clients in a dry run: peers form a ring of four, one tells what a server asks of each."""
+    return len(SIZES) if issubclass(cls, Peer) else 1
+
+
+def _traffic(run: Any) -> float:
+    """Of the last round, up and down, for each client."""
+    return float(run.record.bytes_up + run.record.bytes_down) / _count(type(run.algorithm))
 
 
 def _dry_run(cls: Any) -> tuple[Any, int]:
     """Two rounds with an exchange each, the second without what only a start costs."""
     algorithm = cls(lr=0.01)
     steps = 1 if getattr(algorithm, "every_step", False) else 10
+    clients = testing.small_clients(SIZES[: _count(cls)], dtype=torch.float32)
     run = testing.start(
         algorithm,
-        clients=testing.small_clients(dtype=torch.float32),
-        dtype=torch.float32,
+        clients=clients,
+        model=testing.small_net(dropout=0.0, dtype=torch.float32),
         participation=1.0,
         work=Steps(steps),
         batch_size=None,

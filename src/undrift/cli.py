@@ -1,23 +1,32 @@
-"""The command line: `undrift run`, `compare`, `sweep`, `report`, `init`, `list` and others."""
+"""The command line: `undrift run`, `compare`, `sweep`, `report`, `init`, `list` and others.
 
+Nothing here imports torch until a command is called, so that help and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import os
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-import undrift as ud
-from undrift import launch
-from undrift.commands import check, compare, export, init, report, sweep
+from undrift import __version__
+from undrift.commands import check, compare, export, init, lazily, report, sweep
 from undrift.commands import list as listing
 from undrift.commands.data import data_app
-from undrift.commands.run import run_app
-from undrift.engine.meeting import joined, launched
-from undrift.experiment import SUFFIX
-from undrift.folder import EXPERIMENT
-from undrift.method import METHODS, known
+from undrift.commands.methods import FILE_SUMMARY, SUMMARIES
+from undrift.errors import UndriftError
+
+
+def _of_run(name: str) -> Any:
+    from undrift.commands.run import command
+
+    return command(name)
+
 
 app = typer.Typer(
     name="undrift",
@@ -25,9 +34,16 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+run_app = lazily.group(
+    {**SUMMARIES, "file": FILE_SUMMARY},
+    _of_run,
+    no_args_is_help=True,
+    help="Train with one method, or what a file says.\n\n"
+    "Examples: undrift run fedspeed --lr 0.1 --rounds 50; undrift run experiment.toml",
+)
 app.add_typer(run_app, name="run")
-app.command("compare")(compare.command)
-app.command("sweep")(sweep.command)
+app.command("compare")(lazily.telling(compare.command))
+app.command("sweep")(lazily.telling(sweep.sweep))
 app.command("report")(report.report)
 app.command("init")(init.init)
 app.command("list")(listing.list_methods)
@@ -39,7 +55,7 @@ app.command("schema")(init.schema)
 
 def _version(asked: bool) -> None:
     if asked:
-        print(ud.__version__)
+        print(__version__)
         raise typer.Exit
 
 
@@ -59,8 +75,12 @@ def _routed(arguments: list[str]) -> list[str]:
     first = arguments[1]
     if first == "file" or first in ("--help", "-h"):
         return arguments
-    if first.lower() in METHODS:
+    if first.lower() in SUMMARIES:
         return ["run", first.lower(), *arguments[2:]]
+    from undrift.experiment import SUFFIX
+    from undrift.folder import EXPERIMENT
+    from undrift.method import known
+
     if first.startswith("-") or any(word.endswith(SUFFIX) for word in arguments[1:]):
         return ["run", "file", *arguments[1:]]
     if (Path(first) / EXPERIMENT).is_file():
@@ -78,24 +98,59 @@ def _routed(arguments: list[str]) -> list[str]:
     return arguments
 
 
+def _several() -> bool:
+    """Whether this process may be one of several; if not, there is no need to ask torch."""
+    return "RANK" in os.environ or "torch" in sys.modules
+
+
+def _leave(code: int, error: BaseException | None = None) -> None:
+    if _several():
+        from undrift import launch
+
+        launch.leave(code, error)
+    sys.exit(code)
+
+
+def _say(text: str, error: BaseException, **style: Any) -> None:
+    """Rank 0 hears of every process's error and says it; unless it is rank 0 that is lost."""
+    from rich.console import Console
+
+    heard = False
+    if _several():
+        from undrift import launch
+        from undrift.engine.meeting import joined
+
+        alive = joined() and 0 not in getattr(error, "ranks", [])
+        heard = launch.rank() != 0 and (alive or isinstance(error, KeyboardInterrupt))
+    Console(stderr=True, quiet=heard).print(text, **style)
+
+
 def main() -> None:
     """Entry point: user errors become one sentence and exit code 2, never a traceback."""
-    launch.end_with_parent()
+    if _several():
+        from undrift import launch
+
+        launch.end_with_parent()
     try:
         app(_routed(sys.argv[1:]))
-    except (ValueError, ud.UndriftError, OSError, ImportError) as error:
-        # Rank 0 hears of every process's error and says it; unless it is rank 0 that is lost.
-        heard = launch.rank() != 0 and joined() and 0 not in getattr(error, "ranks", [])
-        paper = Console(stderr=True, quiet=heard)
-        paper.print(f"Error: {error}", style="red", highlight=False, markup=False)
-        launch.leave(2 if isinstance(error, ValueError) else 1, error)
-    except KeyboardInterrupt:
-        Console(stderr=True, quiet=launch.rank() != 0).print("Stopped; what was done is kept.")
-        launch.leave(130)
+    except (ValueError, UndriftError, OSError, ImportError) as error:
+        _say(f"Error: {error}", error, style="red", highlight=False, markup=False)
+        _leave(2 if isinstance(error, ValueError) else 1, error)
+    except KeyboardInterrupt as error:
+        _say("Stopped; what was done is kept.", error)
+        _leave(130)
     except Exception as error:
+        from undrift.engine.meeting import launched
+
         if not launched():
             raise
         traceback.print_exc()  # a defect, which would come again
-        launch.leave(1, error)
+        _leave(1, error)
     except SystemExit as end:
-        launch.leave(end.code if isinstance(end.code, int) else 0)
+        _leave(end.code if isinstance(end.code, int) else 0)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "METHODS":
+        return import_module("undrift.method").METHODS
+    raise AttributeError(f"undrift.cli has no {name!r}.", name=name)

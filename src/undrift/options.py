@@ -1,4 +1,7 @@
-"""Options of the command line: the shared ones, and those made from a method's fields."""
+"""Options of the command line: the shared ones, and those made from a method's fields.
+
+Names that the library has elsewhere are repeated here, so that help need not wait for torch.
+"""
 
 import inspect
 from collections.abc import Sequence
@@ -8,16 +11,24 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from undrift import models
 from undrift.check import require
-from undrift.data import NAMES
-from undrift.devices import MIXES, PRESETS
-from undrift.forms import parse_model, parse_participation
-from undrift.method import DEFAULT_LR, without_none
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 DEVICES, PROCESSES = "Devices", "Processes"
-Data = Annotated[str, typer.Option(help=", ".join(NAMES) + ".", rich_help_panel=DATA)]
+RESTARTS, TIMEOUT = 3, 1800.0
+DATA_SETS = (
+    "digits, mnist, fashion-mnist, cifar10, cifar100, tiny-imagenet, a9a, femnist, celeba, "
+    "shakespeare, imdb"
+)
+MODELS = (
+    "logistic, mlp, cnn2, alexnet, alexnet-wide, vgg19, netfleet-cnn, resnet18-gn, resnet20, "
+    "resnet50-gn, femnist-cnn, celeba-cnn, char-lstm, text, distilbert, huggingface"
+)
+KINDS = (
+    "phone, phone-fast, laptop, raspberry-pi, jetson, gtx-1080-ti, rtx-2080-ti, rtx-3080-ti, a100, "
+    "gpu-node, thesis-raspberry-pi, thesis-jetson, thesis-gtx-1080-ti, thesis-rtx-2080-ti"
+)
+Data = Annotated[str, typer.Option(help=f"{DATA_SETS}.", rich_help_panel=DATA)]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -27,9 +38,7 @@ DataDir = Annotated[
 ]
 Model = Annotated[
     str,
-    typer.Option(
-        help=", ".join(models.MODELS) + "; options as in resnet18-gn:stem=7.", rich_help_panel=DATA
-    ),
+    typer.Option(help=f"{MODELS}; options as in resnet18-gn:stem=7.", rich_help_panel=DATA),
 ]
 NumClients = Annotated[
     int | None,
@@ -83,7 +92,7 @@ WorkText = Annotated[
 DevicesText = Annotated[
     str | None,
     typer.Option(
-        help="What clients run on, for a simulated clock: " + ", ".join((*PRESETS, *MIXES)) + "; "
+        help=f"What clients run on, for a simulated clock: {KINDS}; "
         "in proportions, phone:9,gpu-node:1 (the first clients are phones); or a CSV file.",
         rich_help_panel=DEVICES,
     ),
@@ -135,7 +144,9 @@ Clip = Annotated[
 Every = Annotated[
     int, typer.Option("--evaluate-every", help="Rounds between tests.", rich_help_panel=TRAINING)
 ]
-ModeText = Annotated[str, typer.Option(help="auto, loop or stacked.", rich_help_panel=TRAINING)]
+ModeText = Annotated[
+    str, typer.Option(help="auto, loop, threads or stacked.", rich_help_panel=TRAINING)
+]
 Target = Annotated[
     str, typer.Option(help="Accuracy to be reached, or several: 0.8,0.85.", rich_help_panel=OUTPUT)
 ]
@@ -244,6 +255,8 @@ def shared(
     drift: DriftFlag = False,
 ) -> dict[str, Any]:
     """What `run` and `compare` share, as sections of an experiment; typer reads this signature."""
+    from undrift.forms import parse_model, parse_participation
+
     name, options = parse_model(model)
     return {
         "data": {
@@ -322,6 +335,8 @@ def _targets(text: str) -> list[float]:
 
 def flags_of(cls: type) -> list[inspect.Parameter]:
     """One option per dataclass field of the method."""
+    from undrift.method import DEFAULT_LR, without_none
+
     hints, flags = get_type_hints(cls), []
     for field in fields(cls):
         default = DEFAULT_LR if field.default is MISSING else field.default

@@ -16,14 +16,16 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-import networkx as nx  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
 from undrift import keyed
 from undrift.check import is_whole, require, require_choice
+
+if TYPE_CHECKING:  # it takes a third of a second, and who has no graph need not wait for it
+    import networkx as nx  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
 Mixing = str | NDArray[Any] | Sequence[Sequence[float]]
@@ -95,6 +97,8 @@ class Topology:
 
     @cached_property
     def graph(self) -> nx.Graph:
+        import networkx as nx
+
         return nx.freeze(_graph(self.size, self._pairs.tolist()))
 
     @cached_property
@@ -164,6 +168,8 @@ def _checked(matrix: Any, m: int | None = None) -> Floats:
 
 def _graph(m: int, pairs: Iterable[Sequence[int]]) -> nx.Graph:
     """Nodes 0...m-1 in order; a pair of a node with itself is no link."""
+    import networkx as nx
+
     graph = nx.Graph()
     graph.add_nodes_from(range(m))
     graph.add_edges_from((i, j) for i, j in pairs if i != j)
@@ -197,6 +203,8 @@ def _own(linked: NDArray[np.bool_], matrix: Any) -> Floats:
 
 def _mixed(who: str, graph: nx.Graph, mixing: Mixing, *arguments: Any, **options: Any) -> Topology:
     """The topology of a graph over 0...m-1, named after the call that made it."""
+    import networkx as nx
+
     linked = nx.to_numpy_array(graph, nodelist=range(len(graph))) > 0
     said = [str(argument) for argument in arguments]
     said += [f"{name}={value}" for name, value in options.items()]
@@ -250,6 +258,8 @@ def grid(x: int, y: int, *, mixing: Mixing = "laplacian") -> Topology:
 
 def complete(m: int, *, mixing: Mixing = "laplacian") -> Topology:
     """Everybody with everybody; with Metropolis weights one gossip is the mean."""
+    import networkx as nx
+
     _check_nodes("complete", m)
     return _mixed("complete", nx.complete_graph(m), mixing, m)
 
@@ -277,6 +287,8 @@ def isolated(m: int) -> Topology:
 def _until_connected(
     draw: Callable[[np.random.Generator], nx.Graph], who: str, seed: int, remedy: str
 ) -> nx.Graph:
+    import networkx as nx
+
     for attempt in range(ATTEMPTS):
         graph = draw(keyed.generator(seed, who.replace("_", "-"), attempt))
         if nx.is_connected(graph):
@@ -299,6 +311,8 @@ def erdos_renyi(m: int, p: float, *, seed: int = 0, mixing: Mixing = "laplacian"
 
 def barabasi_albert(m: int, k: int, *, seed: int = 0, mixing: Mixing = "laplacian") -> Topology:
     """Grown from a star of k + 1: each newcomer links with k others, more likely with hubs."""
+    import networkx as nx
+
     who = "barabasi_albert"
     _check_nodes(who, m)
     require(m >= 2, who, "at least two nodes", m)
@@ -324,6 +338,8 @@ def small_world(
     require(is_whole(seed), who, "a whole seed", seed)
 
     def draw(rng: np.random.Generator) -> nx.Graph:
+        import networkx as nx
+
         return nx.watts_strogatz_graph(m, k, p, seed=rng)
 
     graph = _until_connected(draw, who, seed, "raise k or lower p")
@@ -338,6 +354,8 @@ def from_graph(
     Labels become 0...m-1 in sorted order, or in the graph's own order where they cannot be sorted;
     the rows of a matrix given as `mixing` are in that order.
     """
+    import networkx as nx
+
     who = "from_graph"
     if not isinstance(graph, nx.Graph):
         kind = type(graph).__name__

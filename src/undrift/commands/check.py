@@ -5,11 +5,7 @@ import traceback
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from undrift.experiment import from_text
-from undrift.method import build, known
 from undrift.options import Json
 
 
@@ -24,7 +20,12 @@ def check(
 
     Example: undrift check examples/own_algorithm.py:Heavy
     """
+    from rich.console import Console
+    from rich.markup import escape
+
     from undrift import testing
+    from undrift.experiment import from_text
+    from undrift.method import build, known
 
     cls = known(target)
     given = {}

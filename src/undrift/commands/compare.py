@@ -2,20 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from undrift import launch
 from undrift.check import require
-from undrift.commands.conclude import conclude
-from undrift.commands.conduct import Asked, conduct
-from undrift.commands.run import run_file
-from undrift.core import AllReduce
-from undrift.engine.meeting import TIMEOUT, speaking
-from undrift.experiment import SUFFIX, Experiment, parse_changes
-from undrift.method import METHODS, known
 from undrift.options import (
+    RESTARTS,
+    TIMEOUT,
     Force,
     Json,
     Out,
@@ -31,6 +25,9 @@ from undrift.options import (
     shared,
     spell_out,
 )
+
+if TYPE_CHECKING:
+    from undrift.experiment import Experiment
 
 
 def compare(
@@ -61,8 +58,13 @@ def compare(
 
     Example: undrift compare fedavg scaffold fedspeed --lr 0.03,0.1,0.3 --seeds 3
     """
+    from undrift.commands.conclude import conclude
+    from undrift.commands.conduct import Asked, conduct
+    from undrift.commands.run import run_file
+    from undrift.experiment import SUFFIX
+
     sections = shared(**options)
-    sections["engine"] |= engine(processes, launch.RESTARTS, timeout)
+    sections["engine"] |= engine(processes, RESTARTS, timeout)
     file = methods is not None and any(name.endswith(SUFFIX) for name in methods)
     if file or resume is not None:
         said = lr is not None or seeds != 1 or timeout != TIMEOUT or sections_given(options)
@@ -87,7 +89,11 @@ def compare(
 
 def _experiment(
     names: list[str], lr: str | None, seeds: int, texts: list[str], sections: dict[str, Any]
-) -> Experiment:
+) -> "Experiment":
+    from undrift.core import AllReduce
+    from undrift.experiment import Experiment, parse_changes
+    from undrift.method import METHODS, known
+
     if not names:
         raise ValueError("compare needs methods, got none; try undrift compare fedavg scaffold.")
     classes = {name.lower() if name.lower() in METHODS else name: known(name) for name in names}
@@ -113,4 +119,4 @@ def _experiment(
     return experiment.changed(changes)
 
 
-command = spell_out(speaking(compare))
+command = spell_out(compare)

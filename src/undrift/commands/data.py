@@ -1,21 +1,12 @@
 """`undrift data`: which data sets are there, and how a partition deals one to clients."""
 
+from __future__ import annotations
+
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
-from undrift import plot, show
-from undrift.data import NAMES, Dataset
-from undrift.data.datasets import PUBLISHED, find
-from undrift.data.remotes import BY_HAND, REMOTES
-from undrift.experiment import Experiment
-from undrift.folder import PARTITION, claim
-from undrift.ground import dataset, deal, label_counts
 from undrift.options import (
     DataDir,
     DirAlpha,
@@ -27,6 +18,13 @@ from undrift.options import (
     Seed,
     dealt,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.console import Console
+
+    from undrift.data import Dataset
 
 SHOWN_CLIENTS = 20  # in the table; the picture has all of them
 SHOWN_LABELS = 20
@@ -40,6 +38,11 @@ data_app = typer.Typer(
 @data_app.command("list")
 def list_data(data_dir: DataDir = None) -> None:
     """All data sets by name, and where they are on this machine."""
+    from rich.table import Table
+
+    from undrift import show
+    from undrift.data import NAMES
+
     shown = Table("name", "where", title="Data sets")
     for name in NAMES:
         shown.add_row(name, _where(name, data_dir))
@@ -47,6 +50,9 @@ def list_data(data_dir: DataDir = None) -> None:
 
 
 def _where(name: str, data_dir: Any) -> str:
+    from undrift.data.datasets import PUBLISHED, find
+    from undrift.data.remotes import BY_HAND, REMOTES
+
     if name not in PUBLISHED:
         return "embedded"
     folder = find(name, data_dir)
@@ -71,6 +77,11 @@ def show_data(
     as_json: Json = False,
 ) -> None:
     """Sizes and labels of the clients, and their heat map as a picture."""
+    from undrift import plot, show
+    from undrift.experiment import Experiment
+    from undrift.folder import PARTITION, claim
+    from undrift.ground import dataset, deal, label_counts
+
     form = dealt(partition, dirichlet)
     told = {"name": name, "folder": data_dir, "clients": clients, "partition": form}
     asked = Experiment.of({"methods": [{"name": "fedavg"}], "data": told}).data
@@ -92,6 +103,8 @@ def show_data(
 
 
 def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:
+    from rich.table import Table
+
     sizes, held = counts.sum(1), (counts > 0).sum(1)
     console.print(
         f"{len(counts)} clients; samples each: {_range(sizes)}; labels each: {_range(held)}; "
@@ -117,5 +130,7 @@ def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:
 
 
 def _range(values: NDArray[np.int64]) -> str:
+    import numpy as np
+
     low, high = int(values.min()), int(values.max())
     return str(low) if low == high else f"{low} to {high}, median {np.median(values):g}"

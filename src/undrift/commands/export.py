@@ -2,17 +2,16 @@
 
 import copy
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from rich.console import Console
 
-from undrift import ground
 from undrift.check import require, require_choice
-from undrift.data import Clients
-from undrift.export import OWN_METADATA, load_safetensors, save_onnx, save_safetensors
-from undrift.folder import MODEL, read
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from undrift.data import Clients
 
 
 def export(
@@ -29,6 +28,12 @@ def export(
 
     Example: undrift export runs/fedspeed-1 --out model.onnx
     """
+    from rich.console import Console
+
+    from undrift import ground
+    from undrift.export import OWN_METADATA, load_safetensors, save_onnx, save_safetensors
+    from undrift.folder import MODEL, read
+
     results = read(folder, "export")
     saved = sorted(path.name for path in folder.glob(f"*{MODEL}"))
     name = MODEL if trial is None else f"{trial}-{MODEL}"
@@ -59,7 +64,9 @@ def export(
     Console(stderr=True).print(f"Written: {path}", highlight=False)
 
 
-def _example(clients: Clients) -> torch.Tensor:
+def _example(clients: "Clients") -> "Tensor":
     """Two samples as the model sees them."""
+    import torch
+
     stored = clients.inputs[:2]
     return stored if clients.prepare is None else clients.prepare(stored, torch.float32)

@@ -6,14 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from undrift.check import require
-from undrift.experiment import Experiment
-from undrift.method import known
-from undrift.result import write_whole
-from undrift.schema import json_schema
-from undrift.starter import starter
 
 
 def init(
@@ -27,6 +21,13 @@ def init(
 
     Example: undrift init experiment.toml && undrift run experiment.toml
     """
+    from rich.console import Console
+
+    from undrift.experiment import Experiment
+    from undrift.method import known
+    from undrift.result import write_whole
+    from undrift.starter import starter
+
     if file.exists() and not force:
         raise ValueError(f"init needs a new file, got {str(file)!r}; choose another, or --force.")
     names = [name.strip() for name in methods.split(",") if name.strip()]
@@ -45,4 +46,6 @@ def schema() -> None:
 
     Example: undrift schema > experiment.schema.json
     """
+    from undrift.schema import json_schema
+
     print(json.dumps(json_schema(), indent=1))

@@ -2,16 +2,17 @@
 
 import json
 
-from rich.table import Table
-
-import undrift as ud
-from undrift import catalogue, show
 from undrift.options import Json
 
 
 def list_methods(as_json: Json = False) -> None:
     """All methods: paper, traffic and gradients as measured by a dry run, and state."""
-    entries = catalogue.entries(ud.ALGORITHMS)
+    from rich.table import Table
+
+    from undrift import catalogue, show
+    from undrift.algorithms import ALGORITHMS
+
+    entries = catalogue.entries(ALGORITHMS)
     console = show.paper(stderr=as_json)
     shown = Table(title="Methods")
     shown.add_column("name", no_wrap=True)

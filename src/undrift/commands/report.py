@@ -3,18 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from undrift import show
 from undrift.check import require
-from undrift.commands.conclude import summary
-from undrift.folder import FIGURES, REPORT, Results, read
 from undrift.options import Json
-from undrift.reporting import chosen_of, comparison_of
-from undrift.result import Trial, by_label
+
+if TYPE_CHECKING:
+    from undrift.folder import Results
+    from undrift.result import Trial
 
 
 def report(
@@ -34,6 +32,15 @@ def report(
 
     Examples: undrift report runs/demo --figures; undrift report runs/mine runs/theirs
     """
+    from rich.console import Console
+
+    from undrift import report as pages
+    from undrift import show
+    from undrift.commands.conclude import summary
+    from undrift.folder import FIGURES, REPORT, read
+    from undrift.reporting import comparison_of
+    from undrift.result import by_label
+
     several = len(folders) > 1 and out is None
     require(not several, "report", "--out for a page of several folders", "none", "name a file")
     found = [read(folder) for folder in folders]
@@ -44,8 +51,6 @@ def report(
     shown = by_label(trials)
     if evaluation is not None:
         show.table(shown, evaluation, console)
-    from undrift import report as pages
-
     comparison = comparison_of(first, trials)
     path = out or folders[0] / REPORT
     pages.write(comparison, path)
@@ -57,8 +62,10 @@ def report(
         print(json.dumps(summary(shown, first.experiment)))
 
 
-def _together(found: list[Results], *, cells: bool) -> list[Trial]:
+def _together(found: "list[Results]", *, cells: bool) -> "list[Trial]":
     """Trials of all folders; of several folders, each label with its folder's name."""
+    from undrift.reporting import chosen_of
+
     together = []
     for results in found:
         chosen = list(results.trials) if cells else chosen_of(results.trials)
@@ -67,7 +74,7 @@ def _together(found: list[Results], *, cells: bool) -> list[Trial]:
     return together
 
 
-def _told_apart(folder: Path, found: list[Results]) -> str:
+def _told_apart(folder: Path, found: "list[Results]") -> str:
     """The folder's name, or its whole path where another has the same name."""
     names = [results.folder.resolve().name for results in found]
     own = folder.resolve().name

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from undrift import launch
 from undrift.check import require
 from undrift.commands.conclude import conclude
 from undrift.commands.conduct import Asked, Conducted, conduct, from_folder
-from undrift.engine.meeting import TIMEOUT, speaking
 from undrift.errors import DivergenceError
 from undrift.experiment import Experiment, parse_changes
 from undrift.method import METHODS
 from undrift.options import (
     OUTPUT,
+    RESTARTS,
+    TIMEOUT,
     Force,
     Json,
     MaxRestarts,
@@ -35,12 +35,6 @@ from undrift.options import (
     spell_out,
 )
 from undrift.sweep import read_choice
-
-run_app = typer.Typer(
-    no_args_is_help=True,
-    help="Train with one method, or what a file says.\n\n"
-    "Examples: undrift run fedspeed --lr 0.1 --rounds 50; undrift run experiment.toml",
-)
 
 
 def _make(cls: type) -> Any:
@@ -71,7 +65,7 @@ def _make(cls: type) -> Any:
         verbose: Verbose = False,
         track: Track = None,
         processes: Processes = None,
-        max_restarts: MaxRestarts = launch.RESTARTS,
+        max_restarts: MaxRestarts = RESTARTS,
         timeout: Timeout = TIMEOUT,
         **options: Any,
     ) -> None:
@@ -89,7 +83,7 @@ def _make(cls: type) -> Any:
         _finish(conduct(Experiment.of(values), method, asked), as_json=as_json)
 
     command.__doc__ = (inspect.getdoc(cls) or "").splitlines()[0]
-    return spell_out(speaking(command), flags_of(cls))
+    return spell_out(command, flags_of(cls))
 
 
 def run_file(
@@ -163,6 +157,6 @@ def _finish(conducted: Conducted, *, as_json: bool) -> None:
         )
 
 
-for _method, _cls in METHODS.items():
-    run_app.command(_method)(_make(_cls))
-run_app.command("file")(speaking(run_file))
+def command(name: str) -> Any:
+    """`undrift run NAME`: a method's, or `undrift run file`."""
+    return run_file if name == "file" else _make(METHODS[name])

@@ -5,12 +5,7 @@ from typing import Annotated
 
 import typer
 
-from undrift.commands.conclude import conclude
-from undrift.commands.conduct import Asked, conduct
-from undrift.commands.run import read
-from undrift.engine.meeting import speaking
 from undrift.options import Force, Json, Out, Processes, Quiet, Resume, Settings, Track, Verbose
-from undrift.sweep import read_choice
 
 
 def sweep(
@@ -32,6 +27,11 @@ def sweep(
 
     Example: undrift sweep experiment.toml --set training.rounds=20
     """
+    from undrift.commands.conclude import conclude
+    from undrift.commands.conduct import Asked, conduct
+    from undrift.commands.run import read
+    from undrift.sweep import read_choice
+
     experiment = read(file, resume, set_, out)
     if experiment.sweep.empty:
         raise ValueError(
@@ -60,6 +60,3 @@ def sweep(
     conclude(conducted, as_json=as_json)
     if conducted.stopped:
         raise typer.Exit(130)
-
-
-command = speaking(sweep)
