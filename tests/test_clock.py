@@ -14,7 +14,7 @@ from torch import nn
 import undrift as ud
 from undrift.devices import Device, Fleet, Jitter, Stragglers, Trace
 from undrift.engine.clock import gradient_flops
-from undrift.objective import Task
+from undrift.task import Task
 from undrift.topology import ring
 from undrift.vector import Layout
 

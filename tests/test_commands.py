@@ -443,3 +443,24 @@ def test_a_method_whose_state_has_no_model_is_told_so(call, tmp_path: Path) -> N
     assert (
         "field x, such as a NamedTuple" in json.loads(out.splitlines()[-1])["failed"]["one round"]
     )
+
+
+def test_a_folder_is_repeated_in_the_mode_it_has_recorded(call, tmp_path: Path) -> None:  # noqa: F811
+    """What a calibration has chosen, or another version's rules, would else change the bits."""
+    small = ["--rounds", "1", "--clients", "3", "--work", "steps:1", "--model", "logistic"]
+    first = tmp_path / "first"
+    assert call("run", "fedavg", *small, "--quiet", "--out", str(first))[0] == 0
+    path = first / "records.json"
+    told = json.loads(path.read_text())
+    assert told["facts"]["mode"] == "stacked"
+    path.write_text(json.dumps(told | {"facts": told["facts"] | {"mode": "loop"}}))
+
+    def mode_of(name: str, *options: str) -> str:
+        out = tmp_path / name
+        file = str(first / "experiment.toml")
+        assert call("run", file, *options, "--quiet", "--out", str(out))[0] == 0
+        return str(json.loads((out / "records.json").read_text())["facts"]["mode"])
+
+    assert mode_of("again") == "loop"
+    assert mode_of("other", "--set", "training.rounds=2") == "stacked", "another experiment"
+    assert mode_of("asked", "--set", "engine.mode=threads") == "threads"

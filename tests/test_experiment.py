@@ -317,7 +317,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "enum": (
         section("engine", mode="stakced"),
-        "engine.mode needs one of auto, loop, stacked, got",
+        "engine.mode needs one of auto, loop, threads, stacked, got",
     ),
     "enum, nearest": (section("training", weighting="sise"), "; the nearest is 'size'."),
     "share": (

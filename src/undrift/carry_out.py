@@ -36,6 +36,17 @@ class Recorder:
     writes: bool = True  # of several processes one does
     hashes: bool = False  # whether models are hashed also where that is dear
     trackers: Callable[[Job], list[Tracker]] = field(default=lambda job: [])
+    repeats: Path | None = None  # the folder whose experiment is run anew
+
+    def manner(self, job: Job) -> dict[str, Any]:
+        """How the trial was executed before, so that it gives the same bits again."""
+        if job.experiment.engine.mode != "auto" or job.experiment.engine.processes > 1:
+            return {}  # of several processes all go by the same rules
+        for folder in (self.folder, self.repeats):
+            before = None if folder is None else read_trial(folder, job.name)
+            if before is not None and "mode" in before.facts:
+                return {name: before.facts.get(name) for name in ("mode", "channels_last")}
+        return {}
 
     def earlier(self, job: Job) -> Trial | None:
         """The trial as an earlier start has left it."""
@@ -68,7 +79,7 @@ def carry_out(
     job: Job, recorder: Recorder, watch: Watch, *, going_on: bool = False, **options: Any
 ) -> Trial:
     """Run one job; a divergence is its result, an interrupt ends it as stopped and is raised."""
-    options = {**_checkpoints(job, recorder.folder, going_on), **options}
+    options = {**_checkpoints(job, recorder.folder, going_on), **recorder.manner(job), **options}
     drift = _drift(job)
     if drift is not None:
         options["tap"] = drift
@@ -95,7 +106,10 @@ def _follow(
     run: Run, job: Job, recorder: Recorder, watch: Watch, drift: Drift | None = None
 ) -> Trial:
     writes = recorder.writes and run.world.head
+    manner = {"mode": run.mode, "channels_last": run.channels_last, "why": run.why}
     trial = described(job)
+    facts = {**trial.facts, **manner, "processes": run.world.size}
+    trial = replace(trial, facts=facts)  # from the start, so that what is killed goes on alike
     after = run.record
     journal = Journal(recorder.folder if writes else None, job.name, trial, after=after)
     tracker = several(recorder.trackers(job) if writes else [])
@@ -104,7 +118,6 @@ def _follow(
         tracker.add(after)
     path = recorder.folder / f"{job.name}.drift.jsonl" if writes else None
     drifts = None if drift is None else DriftLog(drift, path, 0 if after is None else after.round)
-    facts = {**trial.facts, "mode": run.mode, "why": run.why, "processes": run.world.size}
     watch(run, None)
 
     def ended(status: Any, reason: str = "") -> Trial:

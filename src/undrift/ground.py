@@ -170,10 +170,11 @@ def start(experiment: Experiment, method: Method, seed: int, **options: Any) -> 
         seed=seed,
         weight_decay=training.weight_decay,
         clip=training.clip or None,
-        mode=experiment.engine.mode,
+        compile=experiment.engine.compile,
+        threads=experiment.engine.threads,
         evaluate_every=evaluation.every,
         train_loss=evaluation.train_loss,
         node_accuracy=evaluation.node_accuracy,
         devices=fleet(experiment.devices, len(clients), seed),
-        **options,
+        **{"mode": experiment.engine.mode, **options},
     )

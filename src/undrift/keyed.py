@@ -57,6 +57,9 @@ def uniform(keys: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float
     The leading coordinates do not depend on how long the tensor is.
     """
     counters = torch.arange(int(np.prod(shape)), device=keys.device).view(tuple(shape))
+    if torch.compiler.is_compiling():
+        # As data: of pure indices the compiler would work out the range, which exceeds 64 bits.
+        counters = counters + (keys & 0)
     bits = _mix(keys + counters * _GOLDEN)
     if dtype == torch.float64:
         return ((bits >> 11) & 0x1FFFFFFFFFFFFF).to(dtype) * 2.0**-53

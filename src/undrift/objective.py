@@ -1,94 +1,30 @@
-"""The oracle: an `Objective` from model, loss and minibatch, and what goes around it."""
+"""An `Objective` from a task and a minibatch, and what goes around it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import Tensor
 
 from undrift.core import Objective, Outputs, Vector
-from undrift.data.prepare import Prepare
-from undrift.dropout import KeyedDropout, seeded
 from undrift.errors import UndriftError
-from undrift.models import classifier
-from undrift.vector import Layout
+from undrift.task import Batch, Task
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 Term = Callable[[Vector], Tensor]
 
 
-@dataclass(frozen=True)
-class Task:
-    """What all clients share: the model's shape, the loss and how gradients are treated."""
+class Minibatch(Protocol):
+    """The samples of one step of one client, which may be one of many that run side by side."""
 
-    model: nn.Module
-    layout: Layout
-    loss: Loss
-    weight_decay: float = 0.0
-    clip: float | None = None
-    randomness: str = "none"  # "dropout": keyed masks; "other": torch's generator, keyed
-    prepare: Prepare | None = None  # stored samples to the model's inputs
-    level: Tensor = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "level", self.layout.level())
-
-    def cast(self, data: Tensor) -> Tensor:
-        """Data on the model's device, and of its dtype if it is floating."""
-        dtype = self.layout.dtype if data.is_floating_point() else data.dtype
-        return data.to(device=self.layout.device, dtype=dtype)
-
-    def prepared(self, stored: Tensor, key: Tensor | None = None) -> Tensor:
-        """What the model sees of samples of the pool; augmented only when there is a key."""
-        stored = self.cast(stored)
-        return stored if self.prepare is None else self.prepare(stored, self.layout.dtype, key)
-
-    def masks(self, keys: Tensor | None) -> AbstractContextManager[Any]:
-        if keys is None or self.randomness == "none":
-            return nullcontext()
-        return KeyedDropout(keys) if self.randomness == "dropout" else seeded(keys)
-
-    def forward(self, x: Vector, inputs: Tensor, keys: Tensor | None = None) -> Tensor:
-        with self.masks(keys):
-            return functional_call(self.model, self.layout.views(x), (inputs,))  # type: ignore[no-any-return]
-
-    def logits_and_features(
-        self, x: Vector, inputs: Tensor, keys: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        head = classifier(self.model)
-        if head is None:
-            raise UndriftError("The model needs a linear layer as its classifier to show features.")
-        seen: list[Tensor] = []
-        hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        try:
-            logits = self.forward(x, inputs, keys)
-            return logits, seen[-1]
-        finally:
-            hook.remove()
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A client's minibatch; `valid` marks the samples in front of the padding, None for all."""
-
-    inputs: Tensor
-    targets: Tensor
-    valid: Tensor | None = None  # (B,) 1.0 or 0.0
-    keys: Tensor | None = None  # dropout key, a scalar
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean over the samples of one value each; a scalar stays as it is."""
-        if values.ndim == 0:
-            return values
-        if self.valid is None:
-            return values.mean()
-        return (values * self.valid).sum() / self.valid.sum().clamp(min=1)
+    @property
+    def mine(self) -> Batch: ...
+    def gradient(self, x: Vector) -> Vector: ...
+    def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
+        """The gradient of whatever else is made of these samples."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -96,10 +32,9 @@ class DataObjective:
     """F_i on one minibatch, plus terms."""
 
     task: Task
-    batch: Batch
+    minibatch: Minibatch
     t: int
     k: int
-    stacked: bool  # whether this runs under vmap
     terms: tuple[Term, ...] = ()
 
     @property
@@ -107,27 +42,21 @@ class DataObjective:
         return self.task.level
 
     def __call__(self, x: Vector) -> Tensor:
-        value = self._loss(self.task.forward(x, self.batch.inputs, self.batch.keys))
+        batch = self.minibatch.mine
+        value = self.task.value(x, batch)
         for term in self.terms:
-            value = value + self.batch.mean(term(x))
+            value = value + batch.mean(term(x))
         return value
 
-    def _loss(self, outputs: Tensor) -> Tensor:
-        if self.batch.valid is None:
-            return self.task.loss(outputs, self.batch.targets)
-        return self.batch.mean(per_sample(self.task.loss, outputs, self.batch.targets))
-
     def grad(self, x: Vector) -> Vector:
-        if self.stacked:
-            return torch.func.grad(self.__call__)(x)  # type: ignore[no-any-return]
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            return torch.autograd.grad(self(leaf), leaf)[0]
+        if not self.terms:
+            return self.minibatch.gradient(x)
+        return self.minibatch.slope(self.__call__, x)
 
     def outputs(self, x: Vector) -> Outputs:
-        batch = self.batch
+        batch = self.minibatch.mine
         logits, features = self.task.logits_and_features(x, batch.inputs, batch.keys)
-        return Outputs(logits, features, self._loss(logits))
+        return Outputs(logits, features, self.task.loss_of(logits, batch))
 
     def plus(self, term: Term) -> Objective:
         return replace(self, terms=(*self.terms, term))
@@ -246,11 +175,3 @@ def dress(task: Task, objective: Objective, count: Callable[[], None]) -> Object
     if task.weight_decay:
         dressed = Decayed(dressed, task.weight_decay)
     return dressed
-
-
-def per_sample(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """(B,) the loss of each sample alone; asks torch's own losses for it, others under vmap."""
-    if getattr(loss, "__module__", "") == F.__name__:
-        values = loss(outputs, targets, reduction="none")  # type: ignore[call-arg]
-        return values.flatten(1).mean(1) if values.ndim > 1 else values
-    return vmap(lambda o, y: loss(o.unsqueeze(0), y.unsqueeze(0)))(outputs, targets)

@@ -199,7 +199,11 @@ class Evaluation(Part):
 class Engine(Part):
     """How it is run; results do not depend on it beyond the rounding of sums."""
 
-    mode: Literal["auto", "loop", "stacked"] = Field("auto", description="auto, loop or stacked.")
+    mode: Literal["auto", "loop", "threads", "stacked"] = Field(
+        "auto", description="auto, loop, threads or stacked."
+    )
+    threads: Count | None = Field(None, description="Clients side by side in the mode threads.")
+    compile: bool = Field(False, description="Gradients by torch.compile, for long runs.")
     processes: Count = Field(1, description="Processes of this machine that share the clients.")
     max_restarts: Annotated[int, Field(ge=0)] = Field(3, description="When a process is lost.")
     timeout: Positive = Field(

@@ -130,6 +130,19 @@ def check_stacked_equals_loop(algorithm: Algorithm) -> None:
                 assert _apart(a, b) < 1e-12, f"stacked (chunks of {chunk}) and loop disagree"
 
 
+def check_threads_equal_loop(algorithm: Algorithm) -> None:
+    """Clients side by side and one at a time give the same, bit by bit."""
+    alone, beside = start(algorithm), start(algorithm, mode="threads", threads=3)
+    finish(alone)
+    finish(beside)
+    assert sorted(alone.client_states) == sorted(beside.client_states), "other clients have states"
+    for run in (alone, beside):
+        run.client_states = dict(sorted(run.client_states.items()))
+    held = [(run.state, tuple(run.client_states.values())) for run in (alone, beside)]
+    for a, b in zip(*map(tree.leaves, held), strict=True):
+        assert torch.equal(a, b), "threads and loop disagree; does the method keep something?"
+
+
 def check_no_mutation(algorithm: Algorithm) -> None:
     """A round makes new states and leaves the old ones as they were."""
     run = start(algorithm)
@@ -235,6 +248,7 @@ _EVERY = (
     check_is_a_value,
     check_state,
     check_stacked_equals_loop,
+    check_threads_equal_loop,
     check_no_mutation,
     check_resume,
     check_schedules,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +71,11 @@ class Layout:
     def size(self) -> int:
         return sum(self.sizes)
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where each parameter begins."""
+        return tuple(accumulate(self.sizes[:-1], initial=0))
+
     def views(self, x: Vector) -> dict[str, Tensor]:
         """The model's parameters as views of x, differentiable in x.
 
@@ -84,6 +90,14 @@ class Layout:
         """A copy of the model's trainable parameters as one vector."""
         parameters = dict(model.named_parameters())
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def unite(self, model: nn.Module) -> Vector:
+        """As `gather`, but the model's parameters become views of it, without memory of theirs."""
+        x = self.gather(model)
+        parameters = dict(model.named_parameters())
+        for name, view in self.views(x).items():
+            parameters[name].data = view
+        return x
 
     def bind(self, model: nn.Module, x: Vector) -> nn.Module:
         """A copy of the model whose parameters are views of x: changing x changes the model."""

@@ -110,7 +110,15 @@ def conduct(
     if several:
         _in_processes(folder, experiment, asked)
     folder = Path(world.texts(str(folder))[0])  # the head's, where each would choose its own
-    recorder = Recorder(folder, head, asked.hashes, lambda job: _trackers(job, folder, asked.track))
+    files = [path for path in asked.reads if path.name == EXPERIMENT]
+    repeats = [path.parent for path in files if Experiment.read(path) == experiment]
+    recorder = Recorder(
+        folder,
+        head,
+        asked.hashes,
+        lambda job: _trackers(job, folder, asked.track),
+        repeats[0] if repeats else None,
+    )
     if head and not going_on:
         count = None if search is None else search.count
         describe(folder, experiment, environment(sys.argv[1:]), count)

@@ -14,7 +14,8 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from undrift import tree
 from undrift.core import Vector
 from undrift.engine.plan import Planner
 from undrift.errors import CheckpointError
-from undrift.objective import Task
 from undrift.record import Record, Totals
+from undrift.task import Task
 from undrift.vector import raw_bytes
 
 FORMAT = 1
@@ -46,6 +47,7 @@ class Snapshot:
     totals: Totals
     record: Record | None  # of that round: a kill may come before the caller has seen it
     experiment: dict[str, str]  # what must be the same when it goes on
+    manner: dict[str, Any] = field(default_factory=dict)  # how it was executed, as far as bits go
 
 
 def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str]:
@@ -136,6 +138,16 @@ def sound_rounds(folder: Path) -> list[int]:
     return sound
 
 
+def manner(folder: Path) -> dict[str, Any] | None:
+    """How a run was executed that is to go on from here; None where nobody can tell."""
+    for path in _rounds(folder):
+        with suppress(OSError, ValueError, AttributeError):
+            text = (path / "manifest.json").read_bytes()[:-_SEAL]
+            if found := json.loads(text).get("manner"):
+                return dict(found)
+    return None
+
+
 def read(
     folder: Path,
     round: int,
@@ -174,6 +186,7 @@ def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
         "totals": asdict(snapshot.totals),
         "record": snapshot.record and snapshot.record.to_dict(),
         "experiment": snapshot.experiment,
+        "manner": snapshot.manner,
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
     text = json.dumps(body, indent=1, sort_keys=True).encode()

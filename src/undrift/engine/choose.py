@@ -1,16 +1,20 @@
-"""Which execution mode fits a run, and how many clients to stack."""
+"""How a run is executed: the mode, the layout of images, and how many clients to stack.
+
+Rules of thumb decide, and for a run that is long enough a short calibration among what is possible,
+which is remembered. Results agree up to float rounding whatever is chosen.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from undrift.core import Cohort, Federated, Peer
 from undrift.engine.comm import Exchange, Traffic
@@ -20,52 +24,127 @@ from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.probe import Facts
 from undrift.engine.round import play
+from undrift.engine.world import World
 from undrift.errors import DivergenceError, UndriftError
-from undrift.objective import Task
 from undrift.route import Ring
 from undrift.schedule import resolve
+from undrift.task import Task
 from undrift.topology import complete
 
 STACKED_PARAMETERS = 200_000  # above this a step is bound by arithmetic, not by overhead
 STACKED_BYTES = 2**29  # vectors and activations of one chunk
 STACKED_PEER_BYTES = 2**27  # likewise; the states of all peers are in memory besides
+STACK_NUMBERS = 1_250_000  # that a step of one stack works on
 STEP_NUMBERS = 100_000  # activations whose arithmetic costs about as much as calling a step
 SHARED_NUMBERS = 200_000  # activations of a step that are worth a second thread
+THREADED_NUMBERS = 5_000_000  # activations of a step up to which several clients' fit in memory
+LARGE_NUMBERS = 2_000_000  # activations of a step whose memory is worth giving back
+WIDE_CHANNELS = 32  # from here on convolutions are faster with channels innermost
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How clients run, and why so."""
+
+    mode: Mode
+    why: str
+    channels_last: bool = False
+    threads: int = 1  # clients that run at a time in the mode "threads"
+    chunk: int = 1  # clients of a stack
+
+
+Trial = Callable[[Plan, Execution], object]  # plays a small round and throws it away
 
 
 def choose(
-    mode: Literal["auto", "loop", "stacked"],
+    mode: Literal["auto"] | Mode,
     facts: Facts,
     task: Task,
     planner: Planner,
-    trial: Callable[[Plan], object],
-) -> tuple[Mode, str]:
-    """The execution mode and the reason for it; `trial` plays a small stacked round."""
+    trial: Trial,
+    chunk: int,
+    threads: int | None = None,
+    cohort: int = 2,
+) -> list[Execution]:
+    """What is possible, the best first by rules of thumb; one alone if it was asked for.
+
+    `cohort` is how many clients a round has, 1 where they should not be put on threads.
+    """
+    several = min(threads or torch.get_num_threads(), len(planner.clients))
+    wide = _wide(task.model)
+
+    def execution(mode: Mode, why: str) -> Execution:
+        return Execution(mode, why, wide and mode != "stacked", several, chunk)
+
     if mode == "loop":
-        return "loop", "asked for"
-    if mode == "auto" and task.layout.size > STACKED_PARAMETERS:
-        return "loop", f"{task.layout.size} parameters are too many to stack"
-    if mode == "auto" and len(planner.clients) < 2:
-        return "loop", "there is one client"
-    obstacle = _obstacle(facts, planner, trial)
+        return [execution("loop", "asked for")]
+    if mode == "threads":
+        if facts.randomness == "other":
+            raise UndriftError(f"mode='threads' is not possible: {_DRAWS}; use mode='loop'.")
+        return [execution("threads", "asked for")]
+    numbers = planner.width * facts.activations
+    obstacle = _no_use(task, len(planner.clients), numbers)
+    if mode == "stacked" or not obstacle:
+        obstacle = _obstacle(facts, planner, trial)
     if mode == "stacked" and obstacle:
         raise UndriftError(f"mode='stacked' is not possible: {obstacle}; use mode='loop'.")
-    if obstacle:
-        return "loop", obstacle
-    return "stacked", "asked for" if mode == "stacked" else "a small model"
+    if mode == "stacked":
+        return [execution("stacked", "asked for")]
+
+    possible = [] if obstacle else [execution("stacked", "a small model")]
+    if min(several, cohort) > 1 and facts.randomness != "other" and numbers <= THREADED_NUMBERS:
+        possible.append(execution("threads", f"{several} clients fit side by side"))
+    possible.append(execution("loop", obstacle or "clients one after the other"))
+    return possible
+
+
+_DRAWS = "the model draws random numbers that are not dropout layers"
+
+
+def _no_use(task: Task, clients: int, numbers: int) -> str:
+    """Why stacking would not be faster, or nothing; `numbers` are the activations of a step."""
+    if clients < 2:
+        return "there is one client"
+    if task.layout.size > STACKED_PARAMETERS:
+        return f"{task.layout.size} parameters are too many to stack"
+    convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in task.model.modules())
+    if convolves and numbers > STEP_NUMBERS:  # a stack of them is a convolution in groups
+        return "convolutions of this size gain nothing from stacking"
+    return ""
+
+
+def _wide(model: nn.Module) -> bool:
+    """Whether most of the convolutions have many channels."""
+    convolutions = [part for part in model.modules() if isinstance(part, nn.Conv2d)]
+    channels = [min(part.in_channels, part.out_channels) for part in convolutions]
+    return bool(channels) and float(np.median(channels)) >= WIDE_CHANNELS
 
 
 def chunk_for(facts: Facts, task: Task, planner: Planner, budget: int = STACKED_BYTES) -> int:
     """Clients a chunk may hold: a few vectors each, and forward and backward activations."""
-    samples = planner.batch_size or int(planner.clients.sizes.max())
-    numbers = 8 * task.layout.size + 3 * samples * facts.activations
+    numbers = 8 * task.layout.size + 3 * planner.width * facts.activations
     return max(1, budget // (numbers * task.layout.dtype.itemsize))
+
+
+def stack_for(facts: Facts, task: Task, planner: Planner) -> int:
+    """Clients of a stack that is large enough to make its operations worth calling, and no larger.
+
+    More of them are several stacks, which run side by side. It does not depend on the number of
+    threads, so neither do the results.
+    """
+    inputs = planner.clients.inputs[0].numel()
+    numbers = task.layout.size + planner.width * (facts.activations + inputs)
+    return max(8, STACK_NUMBERS // numbers)
 
 
 def row_cost(facts: Facts, planner: Planner) -> float:
     """What a client's row in a stacked step costs, that of the step itself being 1."""
-    samples = planner.batch_size or int(planner.clients.sizes.max())
-    return samples * facts.activations / STEP_NUMBERS
+    return planner.width * facts.activations / STEP_NUMBERS
+
+
+def worth_trimming(facts: Facts, planner: Planner) -> bool:
+    """Whether what a step frees is worth being given back to the system."""
+    return planner.width * facts.activations >= LARGE_NUMBERS
 
 
 @contextmanager
@@ -85,10 +164,10 @@ def fitting_threads(numbers: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _obstacle(facts: Facts, planner: Planner, trial: Callable[[Plan], object]) -> str:
+def _obstacle(facts: Facts, planner: Planner, trial: Trial) -> str:
     """Why clients cannot be stacked, or nothing; found by stacking two of them for a step."""
     if facts.randomness == "other":
-        return "the model draws random numbers that are not dropout layers"
+        return _DRAWS
     sizes = planner.clients.sizes
     if not facts.separable and (
         len(set(sizes)) > 1 or int(sizes[0]) % (planner.batch_size or int(sizes[0]))
@@ -97,10 +176,10 @@ def _obstacle(facts: Facts, planner: Planner, trial: Callable[[Plan], object]) -
     two = np.array([0, len(sizes) - 1])
     plan = Plan(0, two, np.full(2, 0.5), np.array([1, 2]), Cohort(0, len(sizes), 2, 1.0))
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             # vmap announces an operation it would silently run in a loop: not stacked at all.
             warnings.filterwarnings("error", message=".*performance drop.*")
-            trial(plan)
+            trial(plan, Execution("stacked", "", chunk=2))
     except DivergenceError:
         return ""  # a matter of training, not of stacking
     except Exception as error:  # whatever vmap refuses in a foreign model, loss or algorithm
@@ -115,23 +194,44 @@ def trial_with_server(
     task: Task,
     planner: Planner,
     pool: tuple[Tensor, Tensor],
-) -> Callable[[Plan], object]:
-    def trial(plan: Plan) -> object:
+    facts: Facts,
+) -> Trial:
+    made: dict[Execution, Executor] = {}  # kept, as a run keeps its models of threads
+
+    def trial(plan: Plan, how: Execution) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
-        executor = Executor(task, planner, pool, "stacked", 2)
-        return play(now, executor, plan, now.init(x0), {}, x0, Meter(2))
+        if how not in made:
+            laid = replace(task, channels_last=how.channels_last)
+            about = how.mode, how.chunk, row_cost(facts, planner)
+            made[how] = Executor(laid, planner, pool, *about, threads=how.threads)
+        executor, size = made[how], len(plan.ids)
+        with torch.no_grad(), fitting_threads(executor.numbers(size, facts.activations)):
+            return play(now, executor, plan, now.init(x0), {}, x0, Meter(size))
 
     return trial
 
 
 def trial_of_peers(
-    algorithm: Peer[Any], task: Task, planner: Planner, pool: tuple[Tensor, Tensor]
-) -> Callable[[Plan], object]:
-    def trial(plan: Plan) -> object:
+    algorithm: Peer[Any],
+    task: Task,
+    planner: Planner,
+    pool: tuple[Tensor, Tensor],
+    facts: Facts,
+) -> Trial:
+    made: dict[Execution, PeerExecutor] = {}
+    trim = worth_trimming(facts, planner)
+
+    def trial(plan: Plan, how: Execution) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
-        executor = PeerExecutor(task, planner, pool, "stacked", 2)
-        nodes = executor.init(now, replace(plan, counts=np.array([1, 1])), x0, Meter(2))
-        exchange = Exchange(2, complete(2), Ring(), 0, 0, Traffic(2))
-        return executor.play(now, plan, nodes, exchange, Meter(2))
+        if how not in made:
+            laid = replace(task, channels_last=how.channels_last)
+            about = how.mode, how.chunk, World(), how.threads, trim
+            made[how] = PeerExecutor(laid, planner, pool, *about)
+        executor, size = made[how], len(plan.ids)
+        one = replace(plan, counts=np.ones(size, dtype=np.int64))
+        exchange = Exchange(size, complete(size), Ring(), 0, 0, Traffic(size))
+        with torch.no_grad(), fitting_threads(executor.numbers(size, facts.activations)):
+            nodes = executor.init(now, one, x0, Meter(size))
+            return executor.play(now, plan, nodes, exchange, Meter(size))
 
     return trial

@@ -28,8 +28,8 @@ from undrift.engine.execute import Executor
 from undrift.engine.local import Meter
 from undrift.engine.plan import Plan
 from undrift.engine.round import play
-from undrift.objective import Task
 from undrift.schedule import resolve
+from undrift.task import Task
 
 MOST_STEPS = 100_000  # a fast device and a small model would otherwise run for days
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from undrift.core import Vector
 from undrift.data.clients import Clients, Pair
 from undrift.engine.world import World
-from undrift.objective import Task
 from undrift.participation import Floats
+from undrift.task import Task
 
 
 class Score(NamedTuple):

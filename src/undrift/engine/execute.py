@@ -1,18 +1,25 @@
-"""Running a cohort, one client at a time or stacked under `vmap`; uploads are summed as they come.
+"""Running a cohort, by itself, side by side or stacked; uploads are summed as they come.
 
-Both modes run the same `Loop` over the same minibatches and masks and give the same result up to
-the order of float sums. `loop` suits big models; `stacked` replaces many small operations by few
-large ones and suits models bound by overhead.
+All modes run the same `Loop` over the same minibatches and masks and give the same result up to
+the order of float sums. `loop` runs one client at a time and suits big models, `threads` several of
+them, each on a core of its own; `stacked` replaces many small operations by few large ones under
+`vmap` and suits models bound by overhead. Several stacks run side by side, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import math
+import threading
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
@@ -20,10 +27,11 @@ from undrift import tree
 from undrift.core import Loop, Vector
 from undrift.engine.local import Group, LocalLoop, Meter, WatchedLoop
 from undrift.engine.plan import Plan, Planner
+from undrift.engine.sidebyside import side_by_side
 from undrift.engine.world import World
-from undrift.objective import Task
+from undrift.task import Task
 
-Mode = Literal["loop", "stacked"]
+Mode = Literal["loop", "threads", "stacked"]
 Call = Callable[[Any, Any, Loop], tuple[Any, Any]]  # (down, client, steps) -> (wire, client)
 Unpack = Callable[[Any], Any]  # wire -> upload
 
@@ -48,6 +56,15 @@ Tap = Callable[[Upload], None]
 Told = Callable[[int, float, Any, tuple[Vector, ...]], None]  # client, weight, upload, path
 
 
+class Played(NamedTuple):
+    """What a group of clients brings back."""
+
+    group: Group
+    uploads: Any  # every leaf with a leading axis over the clients
+    states: list[Any]
+    paths: tuple[Tensor, ...]
+
+
 @dataclass(frozen=True)
 class Executor:
     task: Task
@@ -57,13 +74,17 @@ class Executor:
     chunk: int
     row_cost: float = 0.0  # of a client in a stacked step, see `groups_of_like_work`
     world: World = World()  # the processes that share the clients
+    threads: int = 1  # clients, or stacks of them, that run at a time
     # By exchange: what nobody uploads, and the state in which a stand-in is after it.
-    _empty: dict[int, tuple[Any, Any]] = field(default_factory=dict, compare=False)
+    _empty: dict[int, tuple[Any, Any]] = field(default_factory=dict, init=False, compare=False)
+    _tasks: list[Task] = field(default_factory=list, init=False, compare=False)  # of threads
 
-    def samples(self, clients: int) -> int:
-        """How many samples one operation works on in a round of so many clients."""
-        batch = self.planner.batch_size or int(self.planner.clients.sizes.max())
-        return batch * (min(self.chunk, clients) if self.mode == "stacked" else 1)
+    def numbers(self, clients: int, activations: int) -> int:
+        """How many numbers a step of so many clients works on, those of each sample being given."""
+        if self.mode == "threads":
+            return 0  # each of them has one intra-op thread, whatever it works on
+        rows = min(self.chunk, clients) if self.mode == "stacked" else 1
+        return rows * (self.planner.width * activations + self.task.layout.size)
 
     def exchange(
         self,
@@ -84,37 +105,89 @@ class Executor:
         meter.exchanges += 1
         total: Any = None
         states: dict[int, Any] = {}
-        stacked = self.mode == "stacked"
-        run = self._stacked if stacked else self._alone
         make = LocalLoop if told is None else WatchedLoop
-        groups = (
-            plan.groups_of_like_work(self.chunk, self.row_cost, mine)
-            if stacked
-            else plan.groups(1, mine)
-        )
+        play = partial(self._play, call, unpack, down, plan, make)
         bad: list[int] = []
-        for positions in groups:
-            group = Group(
-                self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked
-            )
-            held = [state_of(int(i)) for i in group.ids]
-            uploads, new, paths = run(call, unpack, down, held, group, make)
-            bad = _not_finite(uploads, group)
-            if bad:
-                break
-            if told is not None:
-                for row, i in enumerate(group.ids):
-                    seen = tree.row((uploads, paths), row)
-                    told(int(i), float(group.weights[row]), *seen)
-            total = _add(total, group.weights, uploads)
-            states.update(zip(map(int, group.ids), new, strict=True))
-            del uploads, paths  # before the next group makes its own
+        with closing(self._played(play, plan, mine, state_of)) as played:
+            for group, uploads, new, paths in played:
+                meter.add(group.meter)
+                bad = _not_finite(uploads, group)
+                if bad:
+                    break
+                if told is not None:
+                    for row, i in enumerate(group.ids):
+                        seen = tree.row((uploads, paths), row)
+                        told(int(i), float(group.weights[row]), *seen)
+                total = _add(total, group.weights, uploads)
+                states.update(zip(map(int, group.ids), new, strict=True))
+                del group, uploads, new, paths  # before the next group makes its own
         self.world.agree(bad, plan.t + 1, "updates")
         if self.world.size > 1:
             if total is None:
                 total = self._nothing(call, unpack, down, plan, state_of, meter.exchanges)
             total = self.world.sum(total)
         return total, states
+
+    def _played(
+        self,
+        play: Callable[..., Played],
+        plan: Plan,
+        mine: NDArray[np.int64],
+        state_of: Callable[[int], Any],
+    ) -> Generator[Played, None, None]:
+        """The groups of the plan as they come out, always in the same order."""
+
+        def held(positions: NDArray[np.int64]) -> list[Any]:
+            return [state_of(int(i)) for i in plan.ids[positions]]
+
+        if self.mode == "stacked":
+            stacks = max(1, math.ceil(len(mine) / self.chunk))
+            alike = math.ceil(len(mine) / stacks)  # rather 30 and 30 clients than 50 and 10
+            groups = list(plan.groups_of_like_work(max(1, alike), self.row_cost, mine))
+        else:
+            groups = list(plan.by_falling_work(mine))
+        if self.mode != "loop" and self.threads > 1 and len(groups) > 1:
+            jobs = (partial(self._borrowing, play, some, held(some)) for some in groups)
+            yield from side_by_side(jobs, self.threads)
+            return
+        for positions in groups:
+            yield play(self.task, positions, held(positions))
+
+    def _borrowing(
+        self,
+        play: Callable[..., Played],
+        positions: NDArray[np.int64],
+        held: list[Any],
+        stop: threading.Event,
+    ) -> Played:
+        """With a model of its own: a forward pass puts the parameters into it for a while."""
+        try:
+            task = self._tasks.pop()
+        except IndexError:
+            task = replace(self.task, model=copy.deepcopy(self.task.model))
+        try:
+            return play(task, positions, held, stop)
+        finally:
+            self._tasks.append(task)
+
+    def _play(
+        self,
+        call: Call,
+        unpack: Unpack,
+        down: Any,
+        plan: Plan,
+        make: type[LocalLoop],
+        task: Task,
+        positions: NDArray[np.int64],
+        held: list[Any],
+        stop: threading.Event | None = None,
+    ) -> Played:
+        stacked = self.mode == "stacked"
+        meter = Meter(len(plan.ids))
+        group = Group(task, self.planner, plan, positions, self.pool, meter, stacked=stacked)
+        group.stop = stop
+        run = self._stacked if stacked else self._alone
+        return Played(group, *run(call, unpack, down, held, group, make))
 
     def _nothing(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,9 +14,12 @@ from torch import Tensor
 
 from undrift import keyed, tree
 from undrift.core import Objective
+from undrift.engine.minibatch import Keys, Minibatches
 from undrift.engine.plan import Plan, Planner, Table, minibatches, whole
+from undrift.engine.sidebyside import Stopped
 from undrift.engine.world import World
-from undrift.objective import Batch, DataObjective, Pooled, Task, dress
+from undrift.objective import DataObjective, Pooled, dress
+from undrift.task import Task
 
 T = TypeVar("T")
 
@@ -34,6 +38,14 @@ class Meter:
 
     def __post_init__(self) -> None:
         self.samples_of = np.zeros(self.clients, dtype=np.int64)
+
+    def add(self, other: Meter) -> None:
+        """Take over what a group of the same round has counted."""
+        self.gradients += other.gradients
+        self.samples += other.samples
+        self.bytes_up += other.bytes_up
+        self.bytes_down += other.bytes_down
+        self.samples_of += other.samples_of
 
     def add_up(self, world: World) -> None:
         """Make it the cost of all processes."""
@@ -66,6 +78,11 @@ class Group:
         )
         self.stacked, self._positions = stacked, positions
         self._asked_mean = False
+        self.stop: threading.Event | None = None  # set when nobody wants its results any more
+
+    def go_on(self) -> None:
+        if self.stop is not None and self.stop.is_set():
+            raise Stopped
 
     @property
     def device(self) -> torch.device:
@@ -118,25 +135,27 @@ class LocalLoop:
         group, passed = self._group, self._passed
         self._passed += 1
         table = group.table(passed)
-        masked = _Masks(self, table)
-        randomness = _Randomness(self, "")
+        batches = Minibatches(group, self._row, table)
+        keys = Keys.of(group, "")
+        first = torch.tensor(passed * group.counts, device=group.device)
+        uneven = group.stacked and table.uneven
         carry = init
         for k in range(table.steps):
+            group.go_on()
             # A client's own step number, so that the second pass does not repeat the masks.
-            keys = randomness.at(passed * self.count.long() + k)
-            data = DataObjective(group.task, masked.batch(k, keys), self.t, k, group.stacked)
+            minibatch = batches.at(k, keys.at(first + k))
+            data = DataObjective(group.task, minibatch, self.t, k)
             new = step(carry, dress(group.task, data, group.counter(table, k)))
-            carry = masked.running(k, new, carry)
+            carry = _where(k < self.count, new, carry) if uneven else new
         return carry
 
     @property
     def full(self) -> Objective:
         group = self._group
         table = group.whole()
-        masked = _Masks(self, table)
-        randomness = _Randomness(self, "-full")
+        batches, keys = Minibatches(group, self._row, table), Keys.of(group, "-full")
         parts = [
-            DataObjective(group.task, masked.batch(k, randomness.at(k)), self.t, 0, group.stacked)
+            DataObjective(group.task, batches.at(k, keys.at(k)), self.t, 0)
             for k in range(table.steps)
         ]
         lengths = np.where(table.running, table.lengths, 0)
@@ -180,58 +199,6 @@ class WatchedLoop(LocalLoop):
         return next(fitting, None)
 
 
-class _Keys(NamedTuple):
-    """Of one minibatch; None where nothing is drawn."""
-
-    dropout: Tensor | None
-    augment: Tensor | None
-
-
-class _Randomness:
-    """A client's keys for what a step draws besides its samples."""
-
-    def __init__(self, loop: LocalLoop, suffix: str) -> None:
-        group = loop._group
-        task = group.task
-        drops = task.randomness != "none"
-        augments = task.prepare is not None and task.prepare.random
-        self._dropout = loop._mine(group.keys(f"dropout{suffix}")) if drops else None
-        self._augment = loop._mine(group.keys(f"augment{suffix}")) if augments else None
-
-    def at(self, step: int | Tensor) -> _Keys:
-        both = (self._dropout, self._augment)
-        return _Keys(*(None if key is None else keyed.fold(key, step) for key in both))
-
-
-class _Masks:
-    """A table as one client sees it, with padding and finished clients masked out."""
-
-    def __init__(self, loop: LocalLoop, table: Table) -> None:
-        group = loop._group
-        self._loop, self._group, self._table = loop, group, table
-        dtype, device = group.task.layout.dtype, group.device
-        if group.stacked and table.padded:
-            width = np.arange(table.index.shape[2])
-            valid = width[None, None, :] < table.lengths[:, :, None]
-            self._valid = torch.tensor(valid, device=device).to(dtype)
-        self._uneven = group.stacked and table.uneven
-
-    def batch(self, k: int, keys: _Keys) -> Batch:
-        group, table = self._group, self._table
-        index, valid = self._loop._mine(table.index[:, k]), None
-        if not group.stacked:
-            index = index[: int(table.lengths[0, k])]
-        elif table.padded:
-            valid = self._loop._mine(self._valid[:, k])
-        inputs = group.task.prepared(self._gathered(group.inputs, index), keys.augment)
-        return Batch(inputs, self._gathered(group.targets, index), valid, keys.dropout)
-
-    def _gathered(self, pool: Tensor, index: Tensor) -> Tensor:
-        """The same either way; which is several times faster depends on vmap."""
-        return pool[index] if self._group.stacked else pool.index_select(0, index)
-
-    def running(self, k: int, new: T, old: T) -> T:
-        if not self._uneven:
-            return new
-        running = k < self._loop.count
-        return tree.map(lambda a, b: torch.where(running, a, b), new, old)
+def _where(running: Tensor, new: T, old: T) -> T:
+    """A client that is done keeps what it has."""
+    return tree.map(lambda a, b: torch.where(running, a, b), new, old)

@@ -14,7 +14,6 @@ from torch import Tensor
 from undrift import tree
 from undrift.core import AllReduce, Cohort, Peer, Vector
 from undrift.engine import checkpoint as disk
-from undrift.engine.choose import fitting_threads
 from undrift.engine.comm import Exchange, Traffic
 from undrift.engine.evaluate import gradient
 from undrift.engine.local import Meter
@@ -103,13 +102,16 @@ class PeerRun(Run):
         cohort = Cohort(-1, self.size, self.size, 1.0)
         one = np.ones(self.size, dtype=np.int64)
         plan = Plan(-1, everybody, np.full(self.size, 1 / self.size), one, cohort)
-        samples = self._executor.samples(self.size)
-        with torch.no_grad(), fitting_threads(samples * self._course.facts.activations):
+        with self._computing(self.size):
             return self._executor.init(resolve(self.algorithm, 0), plan, self._x0, self._started)
 
     @property
     def _held(self) -> Any:
         return self._nodes
+
+    @property
+    def _reused(self) -> int:
+        return 0  # the states of all nodes are blocks so large that holes between them would cost
 
     @property
     def mean(self) -> Vector:

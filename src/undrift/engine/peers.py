@@ -1,9 +1,10 @@
-"""One round of a method without a server: all nodes stacked, in groups, or one at a time."""
+"""One round of a method without a server: nodes stacked, in groups, side by side or in turns."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,17 @@ from undrift.engine.turns import take_turns
 from undrift.engine.wire_exchange import WireExchange
 from undrift.engine.world import World
 from undrift.errors import UndriftError
-from undrift.objective import Task
+from undrift.task import Task
 
 Nodes = Any  # a tree of stacked leaves, (m, ...)
 
 
 @dataclass(frozen=True)
 class PeerExecutor:
-    """Runs nodes `chunk` at a time: all of them at once, groups taking turns, or single ones."""
+    """Runs nodes `chunk` at a time: all of them at once, groups taking turns, or single ones.
+
+    Of single ones `threads` run side by side in the mode of that name.
+    """
 
     task: Task
     planner: Planner
@@ -36,11 +40,16 @@ class PeerExecutor:
     mode: Mode
     chunk: int
     world: World = World()  # the processes that share the nodes
+    threads: int = 1
+    trim: bool = True  # give freed memory back to the system, worth it if there is much of it
+    _tasks: list[Task] = field(default_factory=list, init=False, compare=False)  # of threads
 
-    def samples(self, nodes: int) -> int:
-        """How many samples one operation works on."""
-        batch = self.planner.batch_size or int(self.planner.clients.sizes.max())
-        return batch * (min(self.chunk, nodes) if self.mode == "stacked" else 1)
+    def numbers(self, nodes: int, activations: int) -> int:
+        """How many numbers a step of so many nodes works on, those of each sample being given."""
+        if self.mode == "threads":
+            return 0  # each of them has one intra-op thread, whatever it works on
+        rows = min(self.chunk, nodes) if self.mode == "stacked" else 1
+        return rows * (self.planner.width * activations + self.task.layout.size)
 
     def init(self, algorithm: Peer[Any], plan: Plan, x0: Vector, meter: Meter) -> Nodes:
         """Every node of this process at x0; `plan` has one step each, whose batch `init` sees."""
@@ -51,7 +60,10 @@ class PeerExecutor:
 
             return steps(step, ())
 
-        made = [self._run(one, (), group) for group in self._groups(plan, meter)]
+        groups = self._groups(plan)
+        made = [self._run(one, (), group) for group in groups]
+        for group in groups:
+            meter.add(group.meter)
         return tree.map(lambda *leaves: torch.cat(leaves), *made)
 
     def play(
@@ -63,7 +75,7 @@ class PeerExecutor:
         meter: Meter,
     ) -> Nodes:
         """The next states of this process's nodes; nothing given is changed."""
-        groups = self._groups(plan, meter)
+        groups = self._groups(plan)
 
         def run(group: Group, held: Nodes, comm: Comm) -> Nodes:
             return self._run(lambda node, steps: algorithm.round(node, steps, comm), held, group)
@@ -73,6 +85,8 @@ class PeerExecutor:
             new = run(groups[0], nodes, comm)
         else:
             new = self._in_turns(run, groups, nodes, exchange)
+        for group in groups:
+            meter.add(group.meter)
         # Who sent it first: what it has spread to is not at fault.
         self.world.agree(sorted(exchange.bad), plan.t + 1, "messages")
         bad = _not_finite(new, self.world.nodes(exchange.size))
@@ -110,15 +124,37 @@ class PeerExecutor:
             for row, leaf in zip(tree.leaves(result), tree.leaves(new), strict=True):
                 leaf[bounds[i] : bounds[i + 1]] = row
 
-        take_turns([function(i) for i in range(len(groups))], meet, finished)
+        take_turns(
+            [function(i) for i in range(len(groups))],
+            meet,
+            finished,
+            at_once=self._at_once,
+            trim=self.trim,
+        )
         return new
 
-    def _groups(self, plan: Plan, meter: Meter) -> list[Group]:
+    @property
+    def _at_once(self) -> int:
+        return self.threads if self.mode == "threads" else 1
+
+    def _groups(self, plan: Plan) -> list[Group]:
         stacked = self.mode == "stacked"
         mine = np.array(self.world.nodes(len(plan.ids)), dtype=np.int64)
+        # Nodes that run at the same time need models of their own, see `take_turns`.
+        while len(self._tasks) < self._at_once:
+            copied = copy.deepcopy(self.task.model) if self._tasks else self.task.model
+            self._tasks.append(replace(self.task, model=copied))
         return [
-            Group(self.task, self.planner, plan, positions, self.pool, meter, stacked=stacked)
-            for positions in plan.groups(self.chunk if stacked else 1, mine)
+            Group(
+                self._tasks[i % self._at_once],
+                self.planner,
+                plan,
+                positions,
+                self.pool,
+                Meter(len(plan.ids)),
+                stacked=stacked,
+            )
+            for i, positions in enumerate(plan.groups(self.chunk if stacked else 1, mine))
         ]
 
     def _run(self, one: Callable[[Any, LocalLoop], Any], held: Nodes, group: Group) -> Nodes:

@@ -51,6 +51,10 @@ class Plan:
         for start in range(0, len(order), chunk):
             yield order[start : start + chunk]
 
+    def by_falling_work(self, among: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Single positions, the longest first: side by side all then end at about the same time."""
+        return iter(among[np.argsort(-self.counts[among], kind="stable")][:, None])
+
     def groups_of_like_work(
         self, chunk: int, row_cost: float, among: NDArray[np.int64] | None = None
     ) -> Iterator[NDArray[np.int64]]:
@@ -104,6 +108,12 @@ class Planner:
     batch_size: int | None
     seed: int
     fleet: Fleet | None = None
+
+    @property
+    def width(self) -> int:
+        """Samples of the largest minibatch of all."""
+        most = int(self.clients.sizes.max())
+        return most if self.batch_size is None else min(self.batch_size, most)
 
     def check(self, rounds: int) -> None:
         """Refuse a round that nobody could take part in, before the first; others cannot fail."""
@@ -188,6 +198,12 @@ class Table:
     @property
     def steps(self) -> int:
         return int(self.lengths.shape[1])
+
+    def widened(self, width: int) -> Table:
+        """With more padding, so that minibatches of all clients have one shape."""
+        missing = width - self.index.shape[2]
+        padding = self.index[:, :, :1].expand(-1, -1, missing)
+        return Table(torch.cat([self.index, padding], 2), self.lengths, self.running)
 
     @cached_property
     def padded(self) -> bool:

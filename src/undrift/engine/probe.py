@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from undrift.data.clients import Clients
 from undrift.dropout import KeyedDropout
-from undrift.objective import Loss, per_sample
+from undrift.task import Loss, per_sample
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.random = False
         self.written = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asked otherwise, torch would import its compiler, which takes seconds."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

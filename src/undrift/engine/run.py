@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from undrift.engine.evaluate import Score, evaluate
 from undrift.engine.execute import Executor, Mode
 from undrift.engine.local import Meter
 from undrift.engine.meeting import code_digest, restarted
+from undrift.engine.memory import kept_memory
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.probe import Facts
@@ -36,6 +38,7 @@ class Course:
     """How a run goes, whatever its method."""
 
     model: nn.Module  # as given by the user
+    x0: Vector
     facts: Facts
     rounds: int
     evaluate_every: int
@@ -61,13 +64,14 @@ class Run(Iterator[Record]):
         self.client_states: dict[int, Any] = {}  # with a server: of clients that have taken part
         self.mode: Mode = executor.mode
         self.why = course.why  # this mode
+        self.channels_last = executor.task.channels_last  # the layout of images in the model
         self.world = executor.world  # the processes that share the work
         self._lead: Callable[[str], None] = lambda what: None  # to those that do as this one does
         self._end: Callable[[], None] = lambda: None
         self._parting = False  # whether the processes part when the last round is done
         self._course, self._task, self._planner = course, executor.task, executor.planner
-        self._samples = executor.samples
-        self._x0 = self._task.layout.gather(self._task.model)
+        self._numbers = executor.numbers
+        self._x0 = course.x0
         self._checkpoint: Path | None = None
 
     state: Any  # its field x is the model, or for peers (m, D) one in each row
@@ -187,8 +191,7 @@ class Run(Iterator[Record]):
         start = time.perf_counter()
         plan = self._planner.plan(self.round, self.totals.simulated_seconds)
         meter = Meter(len(plan.ids))
-        samples = self._samples(len(plan.ids))
-        with torch.no_grad(), fitting_threads(samples * self._course.facts.activations):
+        with self._computing(len(plan.ids)):
             self._advance(plan, meter)
         meter.add_up(self.world)
         self.round += 1
@@ -200,6 +203,18 @@ class Run(Iterator[Record]):
         if self._checkpoint is not None and due:
             self._save()
         return record
+
+    @property
+    def _reused(self) -> int:
+        """Bytes of the vectors that a step makes and frees; 0 where memory should not be kept."""
+        return self._x0.nbytes
+
+    @contextmanager
+    def _computing(self, clients: int) -> Iterator[None]:
+        """As many intra-op threads as a step is worth; one if clients are on threads themselves."""
+        threads = fitting_threads(self._numbers(clients, self._course.facts.activations))
+        with torch.no_grad(), threads, kept_memory(self._reused):
+            yield
 
     def _lap(self, plan: Plan, time: Callable[[Clock], Lap]) -> dict[str, Any]:
         """The record's fields of the simulated clock, where there is one."""
@@ -291,6 +306,7 @@ class Run(Iterator[Record]):
                 self.totals,
                 self.record,
                 self._experiment,
+                {"mode": self.mode, "channels_last": self.channels_last},
             )
             disk.write(shards.own_folder(self._checkpoint, self.world), snapshot)
 

@@ -6,41 +6,48 @@ import copy
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from torch import nn
 
 from undrift import participation as laws
 from undrift import route as routes
 from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
+from undrift.compiled import Compiled
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
+from undrift.dense import Dense
 from undrift.devices import Fleet
 from undrift.devices import parse as parse_devices
+from undrift.engine import calibrate
+from undrift.engine import checkpoint as disk
 from undrift.engine.choose import (
     STACKED_BYTES,
     STACKED_PEER_BYTES,
     choose,
     chunk_for,
     row_cost,
+    stack_for,
     trial_of_peers,
     trial_with_server,
+    worth_trimming,
 )
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
-from undrift.engine.execute import Executor, Tap
+from undrift.engine.execute import Executor, Mode, Tap
 from undrift.engine.federated_run import FederatedRun
-from undrift.engine.meeting import TIMEOUT
+from undrift.engine.meeting import TIMEOUT, launched
 from undrift.engine.peer_run import PeerRun, require_equal_steps
 from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Planner
 from undrift.engine.probe import inspect
 from undrift.engine.run import Course, Run
 from undrift.engine.spawn import enter, follow
-from undrift.objective import Loss, Task
 from undrift.route import Route
 from undrift.schedule import resolve, scheduled
+from undrift.task import Loss, Task
 from undrift.topology import Links
 from undrift.vector import Layout, raw_bytes
 
@@ -67,8 +74,11 @@ def simulate(
     train_loss: bool = False,
     node_accuracy: bool = True,
     gradient_norm: bool = False,
-    mode: Literal["auto", "loop", "stacked"] = "auto",
+    mode: Literal["auto"] | Mode = "auto",
     chunk_size: int | None = None,
+    threads: int | None = None,
+    channels_last: bool | None = None,
+    compile: bool = False,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: str | Path | None = None,
@@ -98,8 +108,14 @@ def simulate(
     train_loss: whether to evaluate the objective on all training data as well.
     node_accuracy, gradient_norm: for peers, whether to evaluate each node's own model as well, and
         the gradient of the mean model on all training data.
-    mode: "loop" runs one client at a time, "stacked" `chunk_size` of them under vmap; "auto"
-        stacks small models. The results agree up to float rounding.
+    mode: "loop" runs one client at a time, "threads" several side by side (`threads`, by default as
+        many as torch has), "stacked" `chunk_size` of them under vmap; "auto" finds out what suits
+        the model, for long runs by a short calibration that is remembered. The results agree up to
+        float rounding.
+    channels_last: whether images go through the model with their channels innermost; None finds out
+        as "auto" does.
+    compile: whether gradients are made by torch.compile, which takes a C++ compiler and up to a
+        minute before the first round, a few seconds when it has compiled the same before.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
     processes: how many share the work, this one included; others are started and ended as needed.
@@ -124,6 +140,7 @@ def simulate(
         "evaluation_batch": evaluation_batch,
         "checkpoint_every": checkpoint_every,
         "chunk_size": 1 if chunk_size is None else chunk_size,
+        "threads": 1 if threads is None else threads,
     }
     for name, count in counts.items():
         whole = is_whole(count) and count >= 1
@@ -135,7 +152,7 @@ def simulate(
     require_shares(processes or 1, clients, tap)
     if clip is not None:
         require_positive("simulate", clip=clip)
-    require_choice("simulate", "mode", mode, ("auto", "loop", "stacked"))
+    require_choice("simulate", "mode", mode, ("auto", *get_args(Mode)))
     work.check(len(clients))
     if isinstance(devices, str):
         devices = Fleet(parse_devices(devices, len(clients), seed=seed), seed=seed)
@@ -161,6 +178,12 @@ def simulate(
     algorithm.check(trained)
     facts = inspect(trained, loss, clients)
     task = Task(trained, layout, loss, weight_decay, clip, facts.randomness, clients.prepare)
+    if compile:
+        expected = "a loss that is the mean over the samples of a minibatch"
+        require(facts.separable, "compile=True", expected, "another", "leave compile out")
+    dense = Dense.of(task)
+    if dense is not None:
+        task = replace(task, oracle=dense)
     planner = Planner(clients, population, law, work, batch_size, seed, devices)
     pool = (task.cast(clients.inputs), task.cast(clients.targets))
     clock = None
@@ -178,13 +201,30 @@ def simulate(
         links, route = _connections(algorithm, topology, allreduce, len(clients))
         for t in range(rounds):
             require_equal_steps(algorithm, planner.plan(t))
-        trial = trial_of_peers(algorithm, task, planner, pool)
+        trial = trial_of_peers(algorithm, task, planner, pool, facts)
     else:
         resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit its size
-        trial = trial_with_server(algorithm, task, planner, pool)
-    chosen, why = choose(mode, facts, task, planner, trial)
+        trial = trial_with_server(algorithm, task, planner, pool, facts)
     budget = STACKED_PEER_BYTES if isinstance(algorithm, Peer) else STACKED_BYTES
     chunk = chunk_size or chunk_for(facts, task, planner, budget)
+    if chunk_size is None and isinstance(algorithm, Federated):
+        chunk = min(chunk, stack_for(facts, task, planner))
+    # Of several processes all must choose the same, on however many cores each is.
+    alone = processes in (None, 1) and not launched()
+    cohort = max((len(planner.plan(t).ids) for t in range(min(rounds, 3))), default=0)
+    possible = choose(
+        mode, facts, task, planner, trial, chunk, threads, cohort=cohort if alone else 1
+    )
+    begun = None if resume is None or not alone else disk.manner(Path(resume))
+    how = next((each for each in possible if begun and each.mode == begun["mode"]), possible[0])
+    if begun and channels_last is None:
+        channels_last = begun["channels_last"]
+    if alone and not begun and not compile and calibrate.wanted(rounds, planner, possible):
+        how = calibrate.fastest(possible, task, planner, trial, _name(algorithm))
+    innermost = how.channels_last if channels_last is None else channels_last
+    innermost = innermost and how.mode != "stacked"  # which vmap does not know
+    oracle = Compiled() if compile and dense is None else task.oracle
+    task = replace(task, channels_last=innermost, oracle=oracle)
 
     # All that one process can refuse by itself has been refused; from here on it is with others.
     world = enter(simulate, arguments)
@@ -198,22 +238,33 @@ def simulate(
             world.share_model(trained)
             model = copy.deepcopy(model)
             model.load_state_dict(trained.state_dict())
+        several = threads or torch.get_num_threads()  # of this process, as it is now
         every = evaluate_every, evaluation_batch
-        course = Course(model, facts, rounds, *every, why, checkpoint_every, clock, train_loss)
+        x0 = layout.unite(trained)
+        course = Course(
+            model, x0, facts, rounds, *every, how.why, checkpoint_every, clock, train_loss
+        )
         run: Run
         settings = {}
         if isinstance(algorithm, Peer):
-            peers = PeerExecutor(task, planner, pool, chosen, chunk, world)
+            trim = worth_trimming(facts, planner)
+            peers = PeerExecutor(task, planner, pool, how.mode, chunk, world, several, trim)
             measured = {"node_accuracy": node_accuracy, "gradient_norm": gradient_norm}
             run = PeerRun(algorithm, peers, course, links, route, **measured)
             linked = links.digest() if links else "None"
             settings = {"topology": linked, "allreduce": repr(route)}
         else:
             cost = row_cost(facts, planner)
-            executor = Executor(task, planner, pool, chosen, chunk, cost, world)
+            executor = Executor(task, planner, pool, how.mode, chunk, cost, world, several)
             run = FederatedRun(algorithm, executor, course, tap)
         run.keep_checkpoints(checkpoint, resume, **settings)
         return follow(run)
+
+
+def _name(algorithm: object) -> str:
+    """Of a method and what is around it."""
+    inner = getattr(algorithm, "inner", None)
+    return type(algorithm).__name__ + ("" if inner is None else f" of {_name(inner)}")
 
 
 def _alike(

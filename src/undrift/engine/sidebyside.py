@@ -1,0 +1,45 @@
+"""Jobs side by side on Python threads: torch lets the interpreter go while it computes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+R = TypeVar("R")
+
+
+class Stopped(BaseException):
+    """Unwinds a job whose result nobody wants any more."""
+
+
+def side_by_side(jobs: Iterable[Callable[[threading.Event], R]], threads: int) -> Iterator[R]:
+    """The results in the order of the jobs, at most `threads` of which run at a time.
+
+    A job is given an event; when it is set, it should raise `Stopped`. Few results are waiting at
+    any time, so that memory does not grow with the number of jobs.
+    """
+    stop = threading.Event()
+
+    def run(job: Callable[[threading.Event], R]) -> R:
+        torch.set_num_threads(1)  # which OpenMP keeps per thread
+        with torch.no_grad():  # likewise
+            return job(stop)
+
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="undrift") as pool:
+        try:
+            for job in jobs:
+                waiting.append(pool.submit(run, job))
+                if len(waiting) >= 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            stop.set()
+            for future in waiting:
+                future.cancel()
