@@ -7,7 +7,7 @@ WORKERS ?= auto
 CODE := src tests examples benchmarks
 ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
 
-.PHONY: demo test lint test-fast test-long bench bench-network format clean
+.PHONY: demo test lint test-fast test-long bench bench-network bench-peers bench-speed format clean
 
 demo: $(READY)  ## compare six methods on the embedded digits: a table, curves and records
 	$(BIN)/undrift compare $(ALL) --lr 0.03,0.1,0.3 --seeds 2 --rounds 20 --clients 20 \
@@ -35,6 +35,15 @@ bench-network: $(READY)  ## processes, and links limited by network namespaces (
 	$(BIN)/python -m benchmarks.processes
 	$(BIN)/python -m benchmarks.wire
 	$(BIN)/python -m benchmarks.time_to_accuracy
+
+bench-peers: $(READY)  ## an environment for each of the libraries that undrift is compared with
+	$(BIN)/python -m benchmarks.speed.peers build
+
+bench-speed: $(READY)  ## the same work in all of them, in turns, an hour; the README's table from it
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.speed.table
+	$(BIN)/python -m benchmarks.speed.methods
+	$(BIN)/python -m benchmarks.speed.profile --write docs/performance.md
 
 format: $(READY)
 	$(BIN)/ruff format $(CODE)

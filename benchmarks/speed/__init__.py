@@ -1,0 +1,1 @@
+"""undrift beside its peers on the same work: `python -m benchmarks.speed`."""

@@ -1,0 +1,104 @@
+"""undrift itself. Variants: "" (all at its default), "compile", and for A1 "full-precision"."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.speed.protocol import Line, Options
+from benchmarks.speed.workloads import CLASSES, WORKLOADS, Workload, read
+from torch.nn import functional as F
+
+import undrift as ud
+from undrift import keyed
+from undrift.engine.comm import Traffic, all_reduce
+from undrift.merge import Mean, OneBit
+from undrift.route import Ring
+
+ENDLESS = 10**6  # rounds; as many as are asked for are played, and none is evaluated
+ENDLESS_OF_PEERS = 10**3  # each of which is planned in advance
+OPTIONS = {"cnn2": {"dropout": 0.0}, "resnet18-gn": {"stem": 3}}
+SWITCHES = ("compile", "kernels")  # arguments of simulate that a variant turns on
+
+
+def clients_of(path: str, first: int | None = None) -> ud.Clients:
+    """All clients of a file of data, or so many."""
+    data = read(path)
+    inputs, targets = (torch.from_numpy(array[:first]) for array in data[:2])
+    parts = np.arange(targets.numel()).reshape(targets.shape)
+    test = torch.from_numpy(data.test_inputs), torch.from_numpy(data.test_targets)
+    tested = test if len(data.test_targets) else None
+    return ud.Clients.split(inputs.flatten(0, 1), targets.flatten(), list(parts), test=tested)
+
+
+def simulation(
+    workload: Workload, clients: ud.Clients, method: Any = None, **switches: Any
+) -> ud.Run:
+    """A run without an end, FedAvg's or NetFleet's unless a method is given."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = OPTIONS.get(workload.net, {})
+    net = ud.models.build(workload.net, shape=workload.shape, classes=CLASSES, **options)
+    gossip = workload.net == "netfleet-cnn"
+    settings: dict[str, Any] = {"participation": workload.cohort}
+    if gossip:
+        links = ud.topology.erdos_renyi(workload.clients, 0.5)
+        settings = {"topology": links, "node_accuracy": False}
+    if method is None:
+        method = ud.NetFleet(lr=workload.lr) if gossip else ud.FedAvg(lr=workload.lr)
+    return ud.simulate(
+        method,
+        net,
+        clients,
+        loss=F.cross_entropy,
+        work=ud.Steps(workload.steps),
+        batch_size=workload.batch,
+        rounds=ENDLESS_OF_PEERS if gossip else ENDLESS,
+        evaluate_every=ENDLESS,
+        **settings,
+        **switches,
+    )
+
+
+def play(line: Line, run: ud.Run, clients: ud.Clients) -> None:
+    def accuracy() -> float | None:
+        return run.evaluate().accuracy if clients.test is not None else None
+
+    while line.next(accuracy):
+        record = next(run)
+        line.worked(record.gradients, record.samples)
+
+
+def synchronise(line: Line, workload: Workload, variant: str) -> None:
+    """All hops of a ring of workers, in memory, with the messages of every worker."""
+    noise = torch.Generator().manual_seed(0)
+    vectors = [torch.randn(*workload.shape, generator=noise) for _ in range(workload.clients)]
+    how = Mean() if variant == "full-precision" else OneBit()
+    turn = 0
+
+    def generator(purpose: str, *place: int) -> Any:
+        return keyed.generator(turn, purpose, *place)
+
+    while line.next():
+        all_reduce(vectors, how, Ring(), generator, Traffic(workload.clients))
+        turn += 1
+        line.worked(*workload.amount())
+
+
+def main() -> None:
+    options, line = Options.parse(), Line()
+    workload = WORKLOADS[options.workload]
+    known = inspect.signature(ud.simulate).parameters
+    if options.variant in SWITCHES and options.variant not in known:
+        line.refuse(f"undrift.simulate has no argument {options.variant!r}")
+    elif workload.net == "vector":
+        synchronise(line, workload, options.variant)
+    else:
+        clients = clients_of(options.data)
+        switches = {options.variant: True} if options.variant else {}
+        play(line, simulation(workload, clients, **switches), clients)
+
+
+if __name__ == "__main__":
+    main()

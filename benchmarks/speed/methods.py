@@ -1,0 +1,175 @@
+"""Round time of every method with a server, relative to FedAvg's.
+
+    python -m benchmarks.speed.methods [--workloads W1 W2] [--methods Scaffold FedSpeed]
+
+All in one process: a run of each method at the engine's defaults, rounds taking turns; a ratio is
+the median over turns. Some methods at a time, each time with FedAvg, so that their states fit into
+memory. Other hyper-parameters than lr keep their defaults, as they do not change the cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed import results, show, workloads
+from benchmarks.speed.contestants.undrift import clients_of, simulation
+from benchmarks.speed.roster import FEDERATED
+from benchmarks.speed.table import replaced
+from benchmarks.speed.usage import Reading, Span
+from benchmarks.speed.workloads import WORK, WORKLOADS
+from rich.console import Console
+from rich.table import Table
+
+import undrift as ud
+
+BASE = "FedAvg"
+METHODS = {kind.__name__: kind for kind in ud.ALGORITHMS if issubclass(kind, ud.Federated)}
+LR = 1e-3  # small enough for all of them to stay finite
+BEGIN, END = "<!-- methods:begin -->", "<!-- methods:end -->"
+COHORTS = 2  # how many cohorts the clients are, whose states are all kept
+
+Play = Callable[[], object]
+
+
+def measure(plays: Mapping[str, Play], rounds: int, warm_up: int) -> dict[str, list[float]]:
+    """Seconds of each round after warm-up, in turns whose order alternates."""
+    taken: dict[str, list[float]] = {name: [] for name in plays}
+    for turn in range(warm_up + rounds):
+        for name in list(plays)[:: 1 if turn % 2 == 0 else -1]:
+            start = time.perf_counter()
+            plays[name]()
+            if turn >= warm_up:
+                taken[name].append(time.perf_counter() - start)
+    return taken
+
+
+def compared(name: str, methods: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
+    """Of some methods: seconds, FedAvg's in the same turns, and their ratio."""
+    workload = WORKLOADS[name]
+    workload = replace(workload, cohort=given.cohort or workload.cohort)
+    path, _ = workloads.write(name, WORK)
+    clients = clients_of(str(path), COHORTS * workload.cohort if workload.cohort < 100 else None)
+    switches = {"compile": True} if given.compile else {}
+    runs: dict[str, ud.Run] = {}
+    found: dict[str, Any] = {}
+    for method in dict.fromkeys((BASE, *methods)):
+        try:
+            runs[method] = simulation(workload, clients, METHODS[method](lr=LR), **switches)
+        except ValueError as error:  # such as a net that it does not fit
+            found[method] = {"left_out": str(error)}
+    before = Reading.now([])
+    taken = measure({m: run.__next__ for m, run in runs.items()}, given.rounds, given.warm_up)
+    span = Span.alone(before, Reading.now([]))
+    for method in methods:
+        if method in taken:
+            found[method] = {
+                "seconds": taken[method],
+                "fedavg_seconds": taken[BASE],
+                "ratio": results.paired(taken[method], taken[BASE]),
+                "disturbed": span.disturbed,
+            }
+    return {method: found[method] for method in methods}
+
+
+def table(name: str, found: Mapping[str, Any]) -> Table:
+    shown = Table(title=f"{name}, {WORKLOADS[name].title}: seconds a round, and ratio to {BASE}")
+    shown.add_column("")
+    for column in ("seconds", "ratio", "lowest", "highest", ""):
+        shown.add_column(column, justify="right")
+    for method, one in found.items():
+        if "left_out" in one:
+            continue
+        pairs = zip(one["seconds"], one["fedavg_seconds"], strict=True)
+        ratios = [theirs / ours for theirs, ours in pairs]
+        figures = (statistics.median(one["seconds"]), one["ratio"], min(ratios), max(ratios))
+        shown.add_row(method, *map(show.number, figures), show.state(one["disturbed"]))
+    return shown
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = parsed(arguments)
+    console = Console(width=None if sys.stdout.isatty() else show.WIDTH)
+    date = results.now()
+    made: dict[str, Any] = {
+        "date": date,
+        "machine": results.machine(),
+        "versions": results.versions([]),
+        "rounds": given.rounds,
+        "warm_up": given.warm_up,
+        "compile": given.compile,
+        "workloads": {},
+    }
+    place = given.out or results.place(date, kind="methods")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    others = [method for method in given.methods if method != BASE]
+    for name in given.workloads:
+        found: dict[str, Any] = made["workloads"].setdefault(name, {})
+        for start in range(0, len(others) or 1, given.together):
+            group = others[start : start + given.together] or [BASE]
+            console.print(f"{name}: {', '.join(group)}", highlight=False)
+            found |= compared(name, group, given)
+            place.write_text(json.dumps(made, indent=1) + "\n")
+        console.print(table(name, found))
+        for method, one in found.items():
+            if "left_out" in one:
+                said = f"{method} is left out: {one['left_out']}"
+                console.print(said, highlight=False, soft_wrap=True)
+    console.print(f"Results are in {place}", highlight=False, soft_wrap=True)
+    if given.write is not None:
+        page = given.write.read_text(encoding="utf-8")
+        given.write.write_text(replaced(page, markdown(made), BEGIN, END), encoding="utf-8")
+    return 0
+
+
+def markdown(made: Mapping[str, Any]) -> str:
+    """A row for each method, a column for each workload."""
+    held = made["workloads"]
+    names = list(dict.fromkeys(method for found in held.values() for method in found))
+    lines = ["| | " + " | ".join(held) + " |", "|---" * (1 + len(held)) + "|"]
+    for method in names:
+        cells = [_cell(found.get(method, {})) for found in held.values()]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    about = made["machine"]
+    where = f"{about['cpu']}, {about['cores']} cores, torch {made['versions']['undrift']['torch']}"
+    said = f"{made['rounds']} rounds after {made['warm_up']}"
+    return "\n".join([*lines, "", f"{made['date'][:10]}, {where}; medians of {said} to warm up."])
+
+
+def _cell(one: Mapping[str, Any]) -> str:
+    if one.get("ratio") is None:
+        return "-"
+    return f"{one['ratio']:.2f}" + (" \\*" if one["disturbed"] else "")
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.methods", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--workloads", nargs="+", default=["W1", "W2"], choices=FEDERATED)
+    parser.add_argument("--methods", nargs="+", default=[*METHODS], choices=METHODS, metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=5, help="measured turns (%(default)s)")
+    parser.add_argument("--warm-up", type=int, default=2, help="turns before (%(default)s)")
+    parser.add_argument("--together", type=int, default=5, help="methods at a time (%(default)s)")
+    parser.add_argument("--cohort", type=int, help="clients a round, where all would take too long")
+    parser.add_argument("--compile", action="store_true", help="with compile=True")
+    parser.add_argument("--out", type=Path, help="instead of benchmarks/results/methods-<date>")
+    parser.add_argument("--write", type=Path, help="a page with the two markers to put it between")
+    given = parser.parse_args(arguments)
+    if given.compile and "compile" not in inspect.signature(ud.simulate).parameters:
+        parser.error("undrift.simulate has no argument 'compile'")
+    if min(given.rounds, given.together) < 1 or given.warm_up < 0:
+        parser.error("--rounds and --together need to be at least 1, --warm-up at least 0")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Where a round's time goes: `python -m benchmarks.speed.profile [--write docs/performance.md]`.
+
+Parts of the engine are timed from outside, in the mode that a run chooses by itself. With clients
+on several threads it is the time of all of them together, so shares compare and seconds do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.speed.contestants.undrift import clients_of, simulation
+from benchmarks.speed.results import machine
+from benchmarks.speed.table import replaced
+from benchmarks.speed.workloads import WORK, WORKLOADS, write
+
+from undrift.dense import Dense
+from undrift.engine import execute, federated_run, minibatch
+from undrift.engine.local import Group
+from undrift.task import Autograd
+
+NAMES = ("W1", "W1b100", "W2")
+PARTS = ("gradients", "batches", "aggregation", "records", "update arithmetic")
+BEGIN, END = "<!-- profile:begin -->", "<!-- profile:end -->"
+
+
+class Stopwatch:
+    """Adds up the time in functions, over all threads; one inside another counts for itself."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._lock, self._inside = threading.Lock(), threading.local()
+
+    def timed(self, owner: Any, name: str, part: str) -> None:
+        function: Callable[..., Any] = getattr(owner, name)
+
+        def measured(*given: Any, **options: Any) -> Any:
+            start, outer = time.perf_counter(), getattr(self._inside, "spent", 0.0)
+            self._inside.spent = 0.0
+            try:
+                return function(*given, **options)
+            finally:
+                whole = time.perf_counter() - start
+                with self._lock:
+                    self.seconds[part] += whole - self._inside.spent
+                self._inside.spent = outer + whole
+
+        setattr(owner, name, measured)
+
+
+def watch() -> Stopwatch:
+    """The parts of a round; what is left over is the algorithm's arithmetic and the loop itself."""
+    watch = Stopwatch()
+    watch.timed(Autograd, "one", "gradients")
+    watch.timed(Autograd, "many", "gradients")
+    watch.timed(Dense, "one", "gradients")
+    watch.timed(Dense, "many", "gradients")
+    watch.timed(Group, "table", "batches")
+    watch.timed(minibatch.Minibatches, "at", "batches")
+    watch.timed(execute, "_add", "aggregation")
+    watch.timed(execute, "_not_finite", "aggregation")
+    watch.timed(federated_run.FederatedRun, "_record", "records")
+    return watch
+
+
+def profile(name: str, watch: Stopwatch, rounds: int) -> dict[str, Any]:
+    """Shares of each part, and the seconds and the mode of the run."""
+    workload = WORKLOADS[name]
+    place, _ = write(name, WORK)
+    run = simulation(workload, clients_of(str(place), None if workload.cohort > 10 else 20))
+    next(run)  # to warm up
+    watch.seconds.clear()
+    wall = 0.0
+    for _ in range(rounds):
+        start = time.perf_counter()
+        next(run)
+        wall += time.perf_counter() - start
+    threads = run._executor.threads if run.mode == "threads" else 1
+    spent = dict(watch.seconds)
+    spent["update arithmetic"] = max(0.0, wall * threads - sum(spent.values()))
+    whole = sum(spent.values())
+    shares = {part: spent.get(part, 0.0) / whole for part in PARTS}
+    return {"mode": run.mode, "seconds": wall / rounds, "shares": shares}
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    head = ["workload", "mode", "seconds a round", *PARTS]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for name, one in found.items():
+        shares = [f"{100 * one['shares'][part]:.1f} %" for part in PARTS]
+        lines.append(f"| {name} | {one['mode']} | {one['seconds']:.3f} | {' | '.join(shares)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", default=",".join(NAMES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", type=Path, help="a page with the two markers to put it between")
+    given = parser.parse_args()
+    clock = watch()
+    found = {name: profile(name, clock, given.rounds) for name in given.workloads.split(",")}
+    about = machine()
+    date = time.strftime("%Y-%m-%d")
+    where = f"{about['cpu']}, {about['cores']} cores, torch {torch.__version__}"
+    text = f"{table(found)}\n\n{date}, {where}."
+    print(text)
+    if given.write is not None:
+        page = given.write.read_text(encoding="utf-8")
+        given.write.write_text(replaced(page, text, BEGIN, END), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The README's table of speeds, made from the newest results.
+
+    python -m benchmarks.speed.table [RESULTS.json] [--readme README.md] [--check]
+
+It stands between two comments, <!-- speed:begin --> and <!-- speed:end -->. With --check nothing is
+written, and the exit code says whether the table is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed import results
+from benchmarks.speed.roster import CONTESTANTS, FEDERATED, REFERENCE, ROOT
+from benchmarks.speed.show import number
+
+BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
+NAMES = {
+    "pfl": "pfl-research",
+    "flower": "Flower",
+    "fedlab": "FedLab",
+    "fedjax": "FedJAX",
+    "deepcopy": "deepcopy and DataLoader",
+}
+COMMAND = "python -m benchmarks.speed.table"
+DISTRIBUTIONS = {"pfl": "pfl", "flower": "flwr", "fedlab": "fedlab", "fedjax": "fedjax"}
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """A row for undrift's set-ups and one for the best set-up of each peer on each workload."""
+    held = [name for name in FEDERATED if name in found["workloads"]]
+    rows = _rows(found, held)
+    extras = []
+    if "W1" in held:
+        extras.append(("first round, W1", "W1", "first_round_seconds", 1.0, " s"))
+    if "W2" in held:
+        extras.append(("peak memory, W2", "W2", "peak_bytes", 1e9, " GB"))
+    heads = [f"{name}, {found['workloads'][name]['title']}" for name in held]
+    heads += [head for head, *_ in extras]
+    lines = [f"| seconds a round | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for label, who_on in rows.items():
+        cells = [
+            _cell(found["workloads"][name], who_on.get(name), "seconds", 1.0, "") for name in held
+        ]
+        cells += [
+            _cell(found["workloads"][name], who_on.get(name), *how) for _, name, *how in extras
+        ]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *_notes(found)])
+
+
+def _rows(found: Mapping[str, Any], held: list[str]) -> dict[str, dict[str, str]]:
+    """By label, which contestant stands for it on which workload."""
+    rows: dict[str, dict[str, str]] = {}
+    for name in held:
+        scores = found["workloads"][name]["scores"]
+        for who in scores:
+            if CONTESTANTS[who].module == REFERENCE:
+                label = "undrift" if who == REFERENCE else f"undrift, `{CONTESTANTS[who].set_up}`"
+                rows.setdefault(label, {})[name] = who
+    for name in held:
+        for module, who in results.best_set_ups(found["workloads"][name]["scores"]).items():
+            rows.setdefault(_label(found, module), {})[name] = who
+    return rows
+
+
+def _label(found: Mapping[str, Any], module: str) -> str:
+    versions = found["versions"].get(module, {})
+    version = versions.get(DISTRIBUTIONS.get(module, ""), "")
+    return f"{NAMES.get(module, module)} {version}".strip()
+
+
+def _cell(held: Mapping[str, Any], who: str | None, what: str, unit: float, suffix: str) -> str:
+    if who is None:
+        return "-"
+    figures = held["summary"][who]
+    value, ratio = figures["median"][what], figures["ratio"][what]
+    if value is None:
+        return "-"
+    mark = "\\*" if held["scores"][who]["disturbed"] else ""
+    shown = f"{number(value / unit)}{suffix}{mark}"
+    return shown if who == REFERENCE or ratio is None else f"{shown} ({number(ratio)}x)"
+
+
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    machine, versions = found["machine"], found["versions"]["undrift"]
+    lines = [
+        f"Measured {found['date'][:10]} on {machine['cores']} cores ({machine['cpu']}), torch "
+        f"{versions['torch']}, medians of {found['rounds']} interleaved turns. In brackets the "
+        "median ratio to undrift in the same turn, above 1 where undrift is better. Each peer in "
+        "its best set-up on that workload."
+    ]
+    for name, text in (("G1", "Gossip (G1)"), ("A1", "One-bit ring of 8, 7.2M coordinates (A1)")):
+        held = found["workloads"].get(name)
+        if held is None or REFERENCE not in held["summary"]:
+            continue
+        said = f"{text}: {_cell(held, REFERENCE, 'seconds', 1.0, ' s')}"
+        full = "undrift-full-precision"
+        if full in held["summary"]:
+            said += f", in full precision {_cell(held, full, 'seconds', 1.0, ' s')}"
+        lines.append(f"{said}.")
+    scores = [one for held in found["workloads"].values() for one in held["scores"].values()]
+    if any(score["disturbed"] for score in scores):
+        lines.append("\\* Disturbed: other processes took more than 10 % of a core.")
+    return ["<br>\n".join(lines)]
+
+
+def replaced(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
+    """The text with that table between its marks."""
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"The page needs one {begin} and one {end} after it; put them in.")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("results", nargs="*", type=Path, help="those of the newest day by default")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--check", action="store_true", help="only say whether it is up to date")
+    given = parser.parse_args(arguments)
+    paths = given.results or results.newest()
+    if not paths:
+        print(f"There are no results in {results.RESULTS}; run python -m benchmarks.speed.")
+        return 1
+    text = given.readme.read_text()
+    try:
+        new = replaced(text, markdown(results.joined([json.loads(p.read_text()) for p in paths])))
+    except ValueError as error:
+        print(error)
+        return 1
+    if given.check:
+        if new != text:
+            print(f"{given.readme} is not made from {paths[-1]}; run {COMMAND}.")
+        return int(new != text)
+    given.readme.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
