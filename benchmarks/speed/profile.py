@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,11 @@ def watch() -> Stopwatch:
     return watch
 
 
-def profile(name: str, watch: Stopwatch, rounds: int) -> dict[str, Any]:
+def profile(name: str, watch: Stopwatch, rounds: int, cohort: int | None) -> dict[str, Any]:
     """Shares of each part, and the seconds and the mode of the run."""
     workload = WORKLOADS[name]
+    if cohort is not None and cohort < workload.cohort <= 10:
+        workload = replace(workload, cohort=cohort)
     place, _ = write(name, WORK)
     run = simulation(workload, clients_of(str(place), None if workload.cohort > 10 else 20))
     next(run)  # to warm up
@@ -81,20 +84,24 @@ def profile(name: str, watch: Stopwatch, rounds: int) -> dict[str, Any]:
         start = time.perf_counter()
         next(run)
         wall += time.perf_counter() - start
-    threads = run._executor.threads if run.mode == "threads" else 1
+    jobs = {"loop": 1, "threads": workload.cohort}
+    stacks = -(-workload.cohort // run._executor.chunk)
+    threads = min(run._executor.threads, jobs.get(run.mode, stacks))
     spent = dict(watch.seconds)
     spent["update arithmetic"] = max(0.0, wall * threads - sum(spent.values()))
     whole = sum(spent.values())
     shares = {part: spent.get(part, 0.0) / whole for part in PARTS}
-    return {"mode": run.mode, "seconds": wall / rounds, "shares": shares}
+    clients = workload.cohort
+    return {"mode": run.mode, "clients": clients, "seconds": wall / rounds, "shares": shares}
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
-    head = ["workload", "mode", "seconds a round", *PARTS]
+    head = ["workload", "mode", "clients", "seconds a round", *PARTS]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, one in found.items():
         shares = [f"{100 * one['shares'][part]:.1f} %" for part in PARTS]
-        lines.append(f"| {name} | {one['mode']} | {one['seconds']:.3f} | {' | '.join(shares)} |")
+        about = f"{name} | {one['mode']} | {one['clients']} | {one['seconds']:.3f}"
+        lines.append(f"| {about} | {' | '.join(shares)} |")
     return "\n".join(lines)
 
 
@@ -102,10 +109,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default=",".join(NAMES))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cohort", type=int, help="clients a round, instead of ten of them")
     parser.add_argument("--write", type=Path, help="a page with the two markers to put it between")
     given = parser.parse_args()
     clock = watch()
-    found = {name: profile(name, clock, given.rounds) for name in given.workloads.split(",")}
+    names = given.workloads.split(",")
+    found = {name: profile(name, clock, given.rounds, given.cohort) for name in names}
     about = machine()
     date = time.strftime("%Y-%m-%d")
     where = f"{about['cpu']}, {about['cores']} cores, torch {torch.__version__}"
