@@ -141,9 +141,10 @@ def sound_rounds(folder: Path) -> list[int]:
 def manner(folder: Path) -> dict[str, Any] | None:
     """How a run was executed that is to go on from here; None where nobody can tell."""
     for path in _rounds(folder):
-        with suppress(OSError, ValueError, AttributeError):
-            text = (path / "manifest.json").read_bytes()[:-_SEAL]
-            if found := json.loads(text).get("manner"):
+        with suppress(OSError):
+            content = (path / "manifest.json").read_bytes()
+            text, seal = content[:-_SEAL], content[-_SEAL:]
+            if seal == _seal(text) and (found := json.loads(text).get("manner")):
                 return dict(found)
     return None
 

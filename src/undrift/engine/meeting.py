@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -142,6 +143,9 @@ def meet(
             ranks=[0],
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    # Imported while there is a group, which torch.func does, it would hold the group for ever, and
+    # a process that fails would not be missed before it ends.
+    importlib.import_module("torch._dynamo")
     try:
         dist.init_process_group(
             backend,
