@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +21,7 @@ from undrift.ground import start
 from undrift.method import hyper_parameters
 from undrift.record import Record
 from undrift.result import Journal, Trial, read_trial, write_whole
+from undrift.strictjson import dumps_exactly, loads
 from undrift.sweep import ALONE, Job
 from undrift.tracking import Tracker, several
 
@@ -169,7 +169,7 @@ class DriftLog:
         self._drift, self._path = drift, path
         self._rounds: list[dict[str, Any]] = []
         if path is not None and path.is_file():
-            told = [json.loads(line) for line in path.read_text().splitlines()]
+            told = [loads(line) for line in path.read_text().splitlines()]
             self._rounds = [each for each in told if each["round"] <= after]
         self._write()
 
@@ -179,7 +179,7 @@ class DriftLog:
 
     def _write(self) -> None:
         if self._path is not None:
-            write_whole(self._path, "".join(json.dumps(each) + "\n" for each in self._rounds))
+            write_whole(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
 
     def recent(self) -> dict[str, float]:
         """Means over the last ten rounds of what could be measured."""

@@ -12,7 +12,6 @@ with `records` as the name where there is one trial only.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 
 from undrift.errors import UndriftError
 from undrift.record import PeerRecord, Record, Totals
+from undrift.strictjson import dumps_exactly, loads
 
 Status = Literal["finished", "diverged", "stopped"]
 
@@ -97,7 +97,7 @@ class Journal:
             # The record of the checkpoint itself may not have been written before a kill.
             kept, _ = read_records(self._path(".jsonl"))
             self.records = [r for r in kept if r.round < after.round] + [after]
-        lines = "".join(json.dumps(record.to_dict()) + "\n" for record in self.records)
+        lines = "".join(dumps_exactly(record.to_dict()) + "\n" for record in self.records)
         write_whole(self._path(".jsonl"), lines)
         self._describe()
 
@@ -106,7 +106,7 @@ class Journal:
         if self._folder is None:
             return
         path = self._path(".jsonl")
-        line = (json.dumps(record.to_dict()) + "\n").encode()
+        line = (dumps_exactly(record.to_dict()) + "\n").encode()
         try:
             # Without a buffer: one would try again to write its rest when the file is closed.
             with path.open("ab", buffering=0) as file:
@@ -137,7 +137,7 @@ class Journal:
 
     def _describe(self) -> None:
         told = {key: value for key, value in asdict(self.trial).items() if key != "records"}
-        write_whole(self._path(".json"), json.dumps(told, indent=1) + "\n")
+        write_whole(self._path(".json"), dumps_exactly(told, indent=1) + "\n")
 
 
 class RecordingError(UndriftError):
@@ -162,7 +162,7 @@ def read_records(path: Path) -> tuple[list[Record], int]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            fields = json.loads(line)
+            fields = loads(line)
             records.append((PeerRecord if "consensus" in fields else Record)(**fields))
         except (TypeError, ValueError):
             damaged.append(number)
@@ -179,7 +179,7 @@ def read_trial(folder: Path, name: str) -> Trial | None:
     if not path.is_file():
         return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = loads(path.read_text(encoding="utf-8"))
         totals = told.pop("totals", None)
         records, damaged = read_records(folder / f"{name}.jsonl")
         told.update(records=records, damaged=damaged, name=name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from undrift.check import require
 from undrift.errors import UndriftError
 from undrift.experiment import FAMILIES, Experiment, Method, Sweep, is_named
 from undrift.result import write_whole
+from undrift.strictjson import dumps_exactly, loads
 
 ALONE = "records"  # the name of an experiment's only job
 SEARCH = "search.json"
@@ -44,7 +44,7 @@ class Choice:
     cells: Mapping[str, Sequence[Cell]]  # by the method's title
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / SEARCH, json.dumps(asdict(self), indent=1) + "\n")
+        write_whole(folder / SEARCH, dumps_exactly(asdict(self), indent=1) + "\n")
 
 
 def read_choice(folder: Path) -> Choice | None:
@@ -53,7 +53,7 @@ def read_choice(folder: Path) -> Choice | None:
     if not path.is_file():
         return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = loads(path.read_text(encoding="utf-8"))
         return Choice(
             int(told["count"]), {t: [dict(c) for c in v] for t, v in told["cells"].items()}
         )

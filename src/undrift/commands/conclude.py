@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from undrift.reporting import (
     title_of,
 )
 from undrift.result import Trial
+from undrift.strictjson import dumps
 
 Cells = Mapping[str, Sequence[Trial]]  # by label: one per seed
 MOST_COLUMNS = 10
@@ -56,7 +56,7 @@ def conclude(conducted: Conducted, *, as_json: bool) -> None:
     console.print(f"Records and plots: {folder}", highlight=False, markup=False)
     if as_json:
         one = conducted.single
-        print(json.dumps(show.final(trials[0]) if one else summary(chosen, experiment)))
+        print(dumps(show.final(trials[0]) if one else summary(chosen, experiment)))
 
 
 def _shown_at(experiment: Experiment, chosen: Cells) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`undrift report`: the page of one or several folders of results, or their figures."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +8,7 @@ import typer
 
 from undrift.check import require
 from undrift.options import Json
+from undrift.strictjson import dumps
 
 if TYPE_CHECKING:
     from undrift.folder import Results
@@ -59,7 +59,7 @@ def report(
         for figure in pages.figures(comparison, path.parent / FIGURES):
             err.print(f"Figure: {figure}", highlight=False, markup=False)
     if as_json and first.experiment is not None:
-        print(json.dumps(summary(shown, first.experiment)))
+        print(dumps(summary(shown, first.experiment)))
 
 
 def _together(found: "list[Results]", *, cells: bool) -> "list[Trial]":

@@ -29,6 +29,7 @@ from undrift.core import Vector
 from undrift.engine.plan import Planner
 from undrift.errors import CheckpointError
 from undrift.record import Record, Totals
+from undrift.strictjson import dumps_exactly, loads
 from undrift.task import Task
 from undrift.vector import raw_bytes
 
@@ -190,7 +191,7 @@ def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
         "manner": snapshot.manner,
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
-    text = json.dumps(body, indent=1, sort_keys=True).encode()
+    text = dumps_exactly(body, indent=1, sort_keys=True).encode()
     return text + _seal(text)
 
 
@@ -206,7 +207,7 @@ def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     text, seal = content[:-_SEAL], content[-_SEAL:]
     if seal != _seal(text):
         raise ValueError("its manifest does not match its hash")
-    manifest: dict[str, Any] = json.loads(text)
+    manifest: dict[str, Any] = loads(text)
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, this version reads {FORMAT}")
     payload = (path / "state.safetensors").read_bytes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +14,7 @@ from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
 from undrift.report.heat_map import heat_map
 from undrift.report.table import endings, primary, results, summary, to_target
+from undrift.strictjson import dumps
 
 DRAWING = ("scales.js", "marks.js", "curves.js")
 
@@ -73,7 +73,7 @@ def _targets(comparison: Comparison) -> list[Any]:
 
 def _embedded(data: Any) -> str:
     """JSON in which nothing can end the script element that holds it."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    text = dumps(data, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text
