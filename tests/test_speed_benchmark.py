@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,14 @@ from benchmarks.speed import (
     usage,
     workloads,
 )
+from benchmarks.speed.contestants.undrift import simulation
 from benchmarks.speed.usage import Process, Reading, Span
 from benchmarks.speed.workloads import WORKLOADS, Amount
 
 import undrift as ud
+from undrift.commands.methods import SUMMARIES
 from undrift.data import datasets
+from undrift.errors import DivergenceError
 
 FAKE = """
 import time
@@ -487,10 +491,66 @@ def test_methods_take_turns_in_alternating_order_and_warm_up_is_left_out() -> No
     assert {name: len(seconds) for name, seconds in taken.items()} == {"a": 2, "b": 2}
 
 
-def test_methods_are_those_with_a_server() -> None:
-    assert methods.BASE in methods.METHODS
-    assert {"Scaffold", "FedSpeed"} <= methods.METHODS.keys()
-    assert not {"NetFleet", "Marsit", "DSGD"} & methods.METHODS.keys()
+def test_who_diverges_is_left_out_and_the_others_go_on() -> None:
+    played = 0
+
+    def diverge() -> None:
+        nonlocal played
+        played += 1
+        if played == 2:
+            raise DivergenceError("NaN", round=2, clients=[0])
+
+    taken = methods.measure({"a": lambda: None, "b": diverge, "c": lambda: None}, 3, 0)
+    assert {name: len(seconds) for name, seconds in taken.items()} == {"a": 3, "c": 3}
+    assert played == 2
+
+
+def test_every_method_is_compared_with_the_plainest_of_its_family() -> None:
+    assert {name.lower() for name in methods.METHODS} == SUMMARIES.keys()
+    assert set(methods.parsed([]).methods) == methods.METHODS.keys()
+    bases = {name: methods.base(name) for name in ("Scaffold", "FedAvg", "LDSGD", "Marsit")}
+    assert bases == {"Scaffold": "FedAvg", "FedAvg": "FedAvg", "LDSGD": "DSGD", "Marsit": "DSGD"}
+    assert methods.SMALLER.keys() <= methods.METHODS.keys()
+
+
+def test_methods_are_measured_beside_their_base_so_many_at_a_time() -> None:
+    assert methods.groups(["FedAvg", "Scaffold", "DSGD", "FedSAM", "MOON", "PSGD"], 2) == [
+        ["Scaffold", "FedSAM"],
+        ["MOON"],
+        ["PSGD"],
+    ]
+    assert methods.groups(["DSGD"], 5) == [["DSGD"]]
+    measured = {name for group in methods.groups([*methods.METHODS], 5) for name in group}
+    assert measured == methods.METHODS.keys() - {"FedAvg", "DSGD"}
+
+
+@pytest.mark.parametrize("kind", list(ud.ALGORITHMS), ids=lambda kind: kind.__name__)
+def test_every_method_plays_a_round_of_the_small_cnn(kind: type) -> None:
+    small = replace(WORKLOADS["W1"], cohort=3, steps=2, batch=5)
+    noise = torch.Generator().manual_seed(0)
+    inputs = torch.randn(30, *small.shape, generator=noise)
+    clients = ud.Clients.split(inputs, torch.arange(30) % 10, list(np.arange(30).reshape(3, 10)))
+    run = simulation(small, clients, kind(lr=methods.SMALLER.get(kind.__name__, methods.LR)))
+    record = next(run)
+    assert record.round == 1
+    assert record.gradients >= 3 * 2
+
+
+def test_the_methods_of_each_family_have_a_table() -> None:
+    row = {"ratio": 1.25, "disturbed": False}
+    made = found() | {"cohort": 2, "workloads": {"W1": {"MOON": row, "PSGD": row}, "W2": {}}}
+    assert methods.markdown(made).splitlines() == [
+        "| relative to FedAvg | W1 | W2 |",
+        "|---|---|---|",
+        "| MOON | 1.25 | - |",
+        "",
+        "| relative to DSGD | W1 | W2 |",
+        "|---|---|---|",
+        "| PSGD | 1.25 | - |",
+        "",
+        "2026-01-31, A CPU, 2 cores, torch 2.13.0+cpu; medians of 3 rounds after 2 to warm up. "
+        "2 clients a round.",
+    ]
 
 
 # Environments

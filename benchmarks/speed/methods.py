@@ -1,10 +1,14 @@
-"""Round time of every method with a server, relative to FedAvg's.
+"""Round time of every method, relative to FedAvg's with a server and to DSGD's among peers.
 
     python -m benchmarks.speed.methods [--workloads W1 W2] [--methods Scaffold FedSpeed]
 
 All in one process: a run of each method at the engine's defaults, rounds taking turns; a ratio is
-the median over turns. Some methods at a time, each time with FedAvg, so that their states fit into
-memory. Other hyper-parameters than lr keep their defaults, as they do not change the cost.
+the median over turns. Some methods at a time, each time with what they are compared with, so that
+their states fit into memory. Other hyper-parameters than lr keep their defaults, as they do not
+change the cost.
+
+Peers are as many as a cohort has clients and take the same local steps; DSGD gossips at each step,
+others once a round. Links are Erdos-Renyi graphs of p = 0.5, all-reduces go around a ring.
 """
 
 from __future__ import annotations
@@ -30,10 +34,11 @@ from rich.console import Console
 from rich.table import Table
 
 import undrift as ud
+from undrift.errors import DivergenceError
 
-BASE = "FedAvg"
-METHODS = {kind.__name__: kind for kind in ud.ALGORITHMS if issubclass(kind, ud.Federated)}
-LR = 1e-3  # small enough for all of them to stay finite
+METHODS = {kind.__name__: kind for kind in ud.ALGORITHMS}
+LR = 1e-3  # small enough for all of them to stay finite, but
+SMALLER = {"CascadingSSDM": 1e-30}  # whose every hop multiplies what it carries
 BEGIN, END = "<!-- methods:begin -->", "<!-- methods:end -->"
 COHORTS = 2  # how many cohorts the clients are, whose states are all kept
 
@@ -41,57 +46,82 @@ Play = Callable[[], object]
 
 
 def measure(plays: Mapping[str, Play], rounds: int, warm_up: int) -> dict[str, list[float]]:
-    """Seconds of each round after warm-up, in turns whose order alternates."""
+    """Seconds of each round after warm-up, in turns whose order alternates; not of who diverges."""
     taken: dict[str, list[float]] = {name: [] for name in plays}
     for turn in range(warm_up + rounds):
-        for name in list(plays)[:: 1 if turn % 2 == 0 else -1]:
+        for name in list(taken)[:: 1 if turn % 2 == 0 else -1]:
             start = time.perf_counter()
-            plays[name]()
+            try:
+                plays[name]()
+            except DivergenceError:
+                del taken[name]
+                continue
             if turn >= warm_up:
                 taken[name].append(time.perf_counter() - start)
     return taken
 
 
+def base(method: str) -> str:
+    """What a method is compared with: the plainest of its family."""
+    return "FedAvg" if issubclass(METHODS[method], ud.Federated) else "DSGD"
+
+
+def groups(methods: Sequence[str], together: int) -> list[list[str]]:
+    """So many at a time, all with the same base, which is asked for only where it is alone."""
+    found = []
+    for of in dict.fromkeys(map(base, methods)):
+        others = [method for method in methods if base(method) == of and method != of] or [of]
+        found += [others[start : start + together] for start in range(0, len(others), together)]
+    return found
+
+
 def compared(name: str, methods: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
-    """Of some methods: seconds, FedAvg's in the same turns, and their ratio."""
+    """Of methods with the same base: seconds, the base's in the same turns, and their ratio."""
     workload = WORKLOADS[name]
     workload = replace(workload, cohort=given.cohort or workload.cohort)
     path, _ = workloads.write(name, WORK)
-    clients = clients_of(str(path), COHORTS * workload.cohort if workload.cohort < 100 else None)
+    reference = base(methods[0])
+    some = workload.cohort * (1 if issubclass(METHODS[reference], ud.Peer) else COHORTS)
+    clients = clients_of(str(path), some if workload.cohort < 100 else None)
     switches = {"compile": True} if given.compile else {}
     runs: dict[str, ud.Run] = {}
     found: dict[str, Any] = {}
-    for method in dict.fromkeys((BASE, *methods)):
+    for method in dict.fromkeys((reference, *methods)):
+        algorithm = METHODS[method](lr=SMALLER.get(method, LR))
         try:
-            runs[method] = simulation(workload, clients, METHODS[method](lr=LR), **switches)
+            runs[method] = simulation(workload, clients, algorithm, **switches)
         except ValueError as error:  # such as a net that it does not fit
             found[method] = {"left_out": str(error)}
     before = Reading.now([])
     taken = measure({m: run.__next__ for m, run in runs.items()}, given.rounds, given.warm_up)
     span = Span.alone(before, Reading.now([]))
-    for method in methods:
-        if method in taken:
+    for method in runs:
+        found[method] = {"left_out": "It diverged."}
+        if method in taken and reference in taken:
             found[method] = {
                 "seconds": taken[method],
-                "fedavg_seconds": taken[BASE],
-                "ratio": results.paired(taken[method], taken[BASE]),
+                "base": reference,
+                "base_seconds": taken[reference],
+                "ratio": results.paired(taken[method], taken[reference]),
                 "disturbed": span.disturbed,
             }
     return {method: found[method] for method in methods}
 
 
 def table(name: str, found: Mapping[str, Any]) -> Table:
-    shown = Table(title=f"{name}, {WORKLOADS[name].title}: seconds a round, and ratio to {BASE}")
+    title = f"{name}, {WORKLOADS[name].title}: seconds a round, and ratio to the plainest method's"
+    shown = Table(title=title)
     shown.add_column("")
-    for column in ("seconds", "ratio", "lowest", "highest", ""):
+    for column in ("seconds", "relative to", "ratio", "lowest", "highest", ""):
         shown.add_column(column, justify="right")
     for method, one in found.items():
         if "left_out" in one:
             continue
-        pairs = zip(one["seconds"], one["fedavg_seconds"], strict=True)
+        pairs = zip(one["seconds"], one["base_seconds"], strict=True)
         ratios = [theirs / ours for theirs, ours in pairs]
-        figures = (statistics.median(one["seconds"]), one["ratio"], min(ratios), max(ratios))
-        shown.add_row(method, *map(show.number, figures), show.state(one["disturbed"]))
+        seconds = show.number(statistics.median(one["seconds"]))
+        figures = map(show.number, (one["ratio"], min(ratios), max(ratios)))
+        shown.add_row(method, seconds, one["base"], *figures, show.state(one["disturbed"]))
     return shown
 
 
@@ -106,15 +136,14 @@ def main(arguments: list[str] | None = None) -> int:
         "rounds": given.rounds,
         "warm_up": given.warm_up,
         "compile": given.compile,
+        "cohort": given.cohort,
         "workloads": {},
     }
     place = given.out or results.place(date, kind="methods")
     place.parent.mkdir(parents=True, exist_ok=True)
-    others = [method for method in given.methods if method != BASE]
     for name in given.workloads:
         found: dict[str, Any] = made["workloads"].setdefault(name, {})
-        for start in range(0, len(others) or 1, given.together):
-            group = others[start : start + given.together] or [BASE]
+        for group in groups(given.methods, given.together):
             console.print(f"{name}: {', '.join(group)}", highlight=False)
             found |= compared(name, group, given)
             place.write_text(json.dumps(made, indent=1) + "\n")
@@ -131,17 +160,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def markdown(made: Mapping[str, Any]) -> str:
-    """A row for each method, a column for each workload."""
+    """For each base a table: a row for each method, a column for each workload."""
     held = made["workloads"]
     names = list(dict.fromkeys(method for found in held.values() for method in found))
-    lines = ["| | " + " | ".join(held) + " |", "|---" * (1 + len(held)) + "|"]
-    for method in names:
-        cells = [_cell(found.get(method, {})) for found in held.values()]
-        lines.append(f"| {method} | {' | '.join(cells)} |")
+    lines = []
+    for of in dict.fromkeys(map(base, names)):
+        lines += [f"| relative to {of} | {' | '.join(held)} |", "|---" * (1 + len(held)) + "|"]
+        for method in names:
+            if base(method) == of:
+                cells = [_cell(found.get(method, {})) for found in held.values()]
+                lines.append(f"| {method} | {' | '.join(cells)} |")
+        lines.append("")
     about = made["machine"]
     where = f"{about['cpu']}, {about['cores']} cores, torch {made['versions']['undrift']['torch']}"
-    said = f"{made['rounds']} rounds after {made['warm_up']}"
-    return "\n".join([*lines, "", f"{made['date'][:10]}, {where}; medians of {said} to warm up."])
+    cohort = f" {made['cohort']} clients a round." if made["cohort"] else ""
+    said = f"medians of {made['rounds']} rounds after {made['warm_up']} to warm up."
+    return "\n".join([*lines, f"{made['date'][:10]}, {where}; {said}{cohort}"])
 
 
 def _cell(one: Mapping[str, Any]) -> str:

@@ -36,17 +36,18 @@ def clients_of(path: str, first: int | None = None) -> ud.Clients:
 def simulation(
     workload: Workload, clients: ud.Clients, method: Any = None, **switches: Any
 ) -> ud.Run:
-    """A run without an end, FedAvg's or NetFleet's unless a method is given."""
+    """A run without an end; FedAvg's, or NetFleet's on its own net, unless a method is given."""
     torch.manual_seed(0)
     options: dict[str, Any] = OPTIONS.get(workload.net, {})
     net = ud.models.build(workload.net, shape=workload.shape, classes=CLASSES, **options)
-    gossip = workload.net == "netfleet-cnn"
-    settings: dict[str, Any] = {"participation": workload.cohort}
-    if gossip:
-        links = ud.topology.erdos_renyi(workload.clients, 0.5)
-        settings = {"topology": links, "node_accuracy": False}
     if method is None:
-        method = ud.NetFleet(lr=workload.lr) if gossip else ud.FedAvg(lr=workload.lr)
+        method = (ud.NetFleet if workload.net == "netfleet-cnn" else ud.FedAvg)(lr=workload.lr)
+    peers = isinstance(method, ud.Peer)
+    settings: dict[str, Any] = {"node_accuracy": False} if peers else {}
+    if not peers:
+        settings["participation"] = workload.cohort
+    elif not isinstance(method, ud.AllReduce):
+        settings["topology"] = ud.topology.erdos_renyi(len(clients), 0.5)
     return ud.simulate(
         method,
         net,
@@ -54,7 +55,7 @@ def simulation(
         loss=F.cross_entropy,
         work=ud.Steps(workload.steps),
         batch_size=workload.batch,
-        rounds=ENDLESS_OF_PEERS if gossip else ENDLESS,
+        rounds=ENDLESS_OF_PEERS if peers else ENDLESS,
         evaluate_every=ENDLESS,
         **settings,
         **switches,
