@@ -1,15 +1,18 @@
-"""What several test files share: the quadratic test bed and a small net with minibatches."""
+"""What several test files share: the quadratic test bed, a small net, a full disk."""
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import undrift as ud
 from undrift.testing import small_clients, small_net
@@ -18,6 +21,18 @@ from undrift.testing import small_clients, small_net
 def bed(clients: int = 5, dim: int = 3, seed: int = 0, **options: Any) -> ud.data.Quadratics:
     """Heterogeneous quadratics in float64 with known A_i, b_i and optimum."""
     return ud.data.quadratics(clients, dim, seed=seed, **options)
+
+
+@dataclass(frozen=True)
+class From(ud.data.Quadratics):
+    """Quadratics with a start of one's own instead of x = 0."""
+
+    x0: Tensor
+
+    def model(self) -> nn.Module:
+        linear = super().model()
+        nn.utils.vector_to_parameters(self.x0, linear.parameters())
+        return linear
 
 
 def on_quadratics(
@@ -63,6 +78,17 @@ def on_net(algorithm: Any, *, mode: str, rounds: int = 4, **options: Any) -> ud.
 
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """A file that grows beyond it is refused as on a full disk: a part is taken, then an error."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -20,7 +20,7 @@ import undrift as ud
 from tests.boxes.cases import ALL
 from tests.boxes.test_feddyn import box as feddyn_box
 from tests.boxes.test_feddyn import compare as compare_with_feddyn_box
-from tests.support import bed, distance, on_net, on_quadratics, small_clients, small_net
+from tests.support import From, bed, distance, on_net, on_quadratics, small_clients, small_net
 from undrift import FedAvg, FedProx, FedSpeed, Scaffold, testing, tree
 from undrift.algorithms.fedadmm import FedADMM
 from undrift.algorithms.fedcm import FedCM
@@ -35,18 +35,6 @@ WORK = [3, 1, 2, 2, 1]
 
 weights = pytest.mark.parametrize("w", [UNIFORM, UNEQUAL], ids=["uniform", "unequal"])
 work = pytest.mark.parametrize("k", [3, WORK], ids=["equal-K", "unequal-K"])
-
-
-@dataclass(frozen=True)
-class From(ud.data.Quadratics):
-    """Quadratics with a start of one's own instead of x = 0."""
-
-    x0: Tensor
-
-    def model(self) -> nn.Module:
-        linear = super().model()
-        nn.utils.vector_to_parameters(self.x0, linear.parameters())
-        return linear
 
 
 def quadratics(x0: Sequence[float] = (0.7, -1.1, 0.4), **options: Any) -> From:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +58,11 @@ def on_images(algorithm: Any, model: nn.Module, rounds: int = 1, **options: Any)
     )
 
 
+def average_into(server: nn.Module, models: Sequence[nn.Module], sizes: Sequence[int]) -> None:
+    for mean, *own in zip(server.parameters(), *(y.parameters() for y in models), strict=True):
+        mean.data = sum(n * p.data for n, p in zip(sizes, own, strict=True)) / sum(sizes)
+
+
 def moon_box(
     mu: float, tau: float, lr: float, beta: float, steps: list[int], rounds: int
 ) -> Tensor:
@@ -87,10 +93,7 @@ def moon_box(
                 optimiser.step()
             previous[i] = y
             locals_.append(y)
-        for parameter, *own in zip(
-            server.parameters(), *(y.parameters() for y in locals_), strict=True
-        ):
-            parameter.data = sum(n * p.data for n, p in zip(sizes, own, strict=True)) / sum(sizes)
+        average_into(server, locals_, sizes)
     return nn.utils.parameters_to_vector(server.parameters()).detach()
 
 
@@ -169,10 +172,7 @@ def mlb_box(lam1: float, lam2: float, t: float, lr: float, steps: int, rounds: i
                 for parameter, g in zip(y.parameters(), grads, strict=True):
                     parameter.data -= lr * g
             locals_.append(y)
-        for parameter, *own in zip(
-            server.parameters(), *(y.parameters() for y in locals_), strict=True
-        ):
-            parameter.data = sum(n * p.data for n, p in zip(sizes, own, strict=True)) / sum(sizes)
+        average_into(server, locals_, sizes)
     return nn.utils.parameters_to_vector(server.parameters()).detach()
 
 

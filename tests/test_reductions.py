@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.support import bed, distance, on_net, on_quadratics, small_clients, small_net
+from tests.support import From, bed, distance, on_net, on_quadratics, small_clients, small_net
 from undrift import FedACG, FedaGrac, FedAvg, FedProx, FedSpeed, Scaffold
 
 TIGHT = 1e-10
@@ -32,18 +32,6 @@ METHODS = [
     FedaGrac(lr=0.3),
     FedaGrac(lr=0.3, lam=0.5, scheme="first", local_reference="sent", nu_scope="all"),
 ]
-
-
-@dataclass(frozen=True)
-class From(ud.data.Quadratics):
-    """Quadratics with a start of one's own instead of x = 0."""
-
-    x0: Tensor
-
-    def model(self) -> nn.Module:
-        linear = super().model()
-        nn.utils.vector_to_parameters(self.x0, linear.parameters())
-        return linear
 
 
 def vector(seed: int, dim: int = 3) -> Tensor:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import files_up_to
 from undrift.errors import UndriftError
 from undrift.experiment import Experiment
 from undrift.folder import EXPERIMENT, claim, describe, read
@@ -47,17 +45,6 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     text = path.read_text()
     assert text == "" or text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
-
-
-@contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    """The system itself refuses what is beyond, in the middle of a write."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class TestJournal:
@@ -111,7 +98,7 @@ class TestFullDisk:
         path = tmp_path / "a.jsonl"
         before = path.read_bytes()
         with (
-            no_file_larger_than(len(before) + beyond),
+            files_up_to(len(before) + beyond),
             pytest.raises(RecordingError, match=r"File too large; the rounds up to 1 are in it"),
         ):
             journal.add(record(2))
@@ -139,7 +126,7 @@ class TestFullDisk:
     def test_a_whole_file_is_the_old_or_the_new(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
         write_whole(path, "old")
-        with no_file_larger_than(10), pytest.raises(RecordingError, match="File too large"):
+        with files_up_to(10), pytest.raises(RecordingError, match="File too large"):
             write_whole(path, "new" * 100)
         assert path.read_text() == "old"
         assert [each.name for each in tmp_path.iterdir()] == ["a.json"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import resource
 import struct
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import files_up_to
 from undrift.errors import UndriftError
 from undrift.record import PeerRecord, Record, Totals
 from undrift.result import Trial
@@ -143,17 +142,6 @@ def test_csv_refuses_other_columns(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"CSV needs the columns round, .*sign_matching, got"):
         follow(CSV(path), peer_record(2))
     assert path.read_bytes() == before
-
-
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """A file that grows beyond it is refused as on a full disk: a part is taken, then an error."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_csv_without_room_stops_with_the_reason_and_whole_lines(tmp_path: Path) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from undrift.check import require
-from undrift.forms import parse_work
 from undrift.method import METHODS, as_text, build, hyper_parameters, known, parse_codec, wrapped
-from undrift.sections import Part
+from undrift.sections import Part, WorkForm, readable
 from undrift.words import in_words
+
+CodecForm = Annotated[str, readable(parse_codec)]
 
 
 class Method(Part):
@@ -22,9 +23,11 @@ class Method(Part):
 
     name: str = Field(description="As `undrift list` shows it, or module:Class for your own.")
     label: str | None = Field(None, min_length=1, description="What tables call it.")
-    work: str | None = Field(None, description="Its own local work, instead of training.work.")
+    work: WorkForm | None = Field(None, description="Its own local work, instead of training.work.")
     accelerate: float | None = Field(None, description="lam of accelerated broadcast (X + ACG).")
-    codec: str | None = Field(None, description="Of uploads: qsgd:8, scaled-sign, top-k:0.01.")
+    codec: CodecForm | None = Field(
+        None, description="Of uploads: qsgd:8, scaled-sign, top-k:0.01."
+    )
     error_feedback: bool = Field(False, description="Keep what the codec loses for later.")
 
     @model_validator(mode="before")
@@ -38,20 +41,6 @@ class Method(Part):
         if isinstance(name, str) and name.lower() in METHODS:
             plain["name"] = name.lower()
         return plain
-
-    @field_validator("work")
-    @classmethod
-    def _works(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_work(text)
-        return text
-
-    @field_validator("codec")
-    @classmethod
-    def _coded(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_codec(text)
-        return text
 
     @field_validator("accelerate")
     @classmethod

@@ -6,10 +6,11 @@ Types are taken at their word: the text "10" is not a number, and true is not on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from undrift import models
 from undrift.check import nearest, require
@@ -21,6 +22,22 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 FilePath = Annotated[Path, Field(strict=False)]  # text is how TOML has it
+
+
+def readable(parse: Callable[[str], object]) -> AfterValidator:
+    """Text that stays text, if this can read it."""
+
+    def checked(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(checked)
+
+
+WorkForm = Annotated[str, readable(parse_work)]
+SlowdownForm = Annotated[str, readable(parse_slowdown)]
+PartitionForm = Annotated[str, readable(partition.check_form)]
+AvailabilityForm = Annotated[str, readable(lambda text: parse_availability(text, seed=0))]
 
 
 class Part(BaseModel):
@@ -37,12 +54,12 @@ class Data(Part):
     clients: Count | None = Field(
         None, description="How many; 20, or all of a natural partition, where left out."
     )
-    partition: str = Field(
+    partition: PartitionForm = Field(
         "dirichlet:0.3",
         description="iid, dirichlet:0.3, dirichlet-sequential:0.3, dirichlet-per-class:0.3, "
         "shards:2, shards:2x200, classes:5, quantity:0.5, natural or replicated.",
     )
-    availability: str | None = Field(
+    availability: AvailabilityForm | None = Field(
         None, description="Who is there: resampled:250:100 or replaced:250:100:0.5."
     )
     augment: bool = Field(True, description="Crop and flip images where their documents do so.")
@@ -55,19 +72,6 @@ class Data(Part):
             near = nearest(name, NAMES)
             raise ValueError(f"name needs one of {', '.join(NAMES)}, got {name!r}{near}.")
         return name
-
-    @field_validator("partition")
-    @classmethod
-    def _dealt(cls, text: str) -> str:
-        partition.check_form(text)
-        return text
-
-    @field_validator("availability")
-    @classmethod
-    def _there(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_availability(text, 0)
-        return text
 
 
 class Model(Part):
@@ -105,7 +109,7 @@ class Training(Part):
     """What all methods have in common."""
 
     rounds: Annotated[int, Field(ge=0)] = Field(50, description="Communication rounds.")
-    work: str | None = Field(
+    work: WorkForm | None = Field(
         None,
         description="Local steps between communications: steps:10, epochs:5, gaussian:20:100, "
         "uniform:5:30, deadline:60:5; the documents' where left out.",
@@ -121,13 +125,6 @@ class Training(Part):
     clip: Amount = Field(0.0, description="Limit of the gradient's norm; 0: none.")
     topology: str | None = Field(None, description="Links of gossip methods: erdos-renyi:0.5, ...")
     allreduce: str | None = Field(None, description="Route of all-reduce methods: ring, torus:2x4")
-
-    @field_validator("work")
-    @classmethod
-    def _works(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_work(text)
-        return text
 
     @field_validator("participation")
     @classmethod
@@ -145,7 +142,7 @@ class Devices(Part):
     kind: str | None = Field(
         None, description="phone, gpu-node, ...; phone:9,gpu-node:1; or a CSV file."
     )
-    slowdown: str | None = Field(None, description="stragglers:0.1:5 or jitter:0.3.")
+    slowdown: SlowdownForm | None = Field(None, description="stragglers:0.1:5 or jitter:0.3.")
     failures: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="Probability that a client fails in a round."
     )
@@ -153,13 +150,6 @@ class Devices(Part):
     trace_period: Positive | None = Field(
         None, description="Seconds after which the trace repeats."
     )
-
-    @field_validator("slowdown")
-    @classmethod
-    def _slow(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_slowdown(text)
-        return text
 
     @model_validator(mode="after")
     def _needed(self) -> Self:

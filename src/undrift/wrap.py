@@ -29,7 +29,8 @@ from torch.utils import _pytree as pytree
 from undrift import tree
 from undrift.check import require
 from undrift.codec import Codec, Wire
-from undrift.core import Cohort, Federated, Loop, Objective, Outputs, Prelude, Vector
+from undrift.core import Cohort, Federated, Loop, Objective, Prelude, Vector
+from undrift.flat import Flat
 
 T = TypeVar("T")
 
@@ -151,34 +152,13 @@ def _draws(steps: Loop, path: str) -> Callable[[str, Tensor], Tensor]:
     return lambda purpose, like: steps.draw(f"codec/{path}/{purpose}", like)
 
 
-class _Flat:
-    """F = 0."""
-
-    t, k = 0, 0
-
-    def __init__(self, x: Vector) -> None:
-        self.level = torch.zeros_like(x, dtype=torch.int64)
-
-    def __call__(self, x: Vector) -> Tensor:
-        return x.new_zeros(())
-
-    def grad(self, x: Vector) -> Vector:
-        return torch.zeros_like(x)
-
-    def outputs(self, x: Vector) -> Outputs:
-        return Outputs(*(x.new_zeros((1, 1)) for _ in Outputs._fields))
-
-    def plus(self, term: Callable[[Vector], Tensor]) -> Objective:
-        return self
-
-
 class _Still:
     """A loop that takes no step on F = 0: with it a method shows the form of its upload."""
 
     t, mean_count = 0, 1.0
 
     def __init__(self, x: Vector) -> None:
-        self.count, self.full = x.new_ones(()), _Flat(x)
+        self.count, self.full = x.new_ones(()), Flat(x)
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         return init

@@ -58,7 +58,7 @@ def compare(
 
     Example: undrift compare fedavg scaffold fedspeed --lr 0.03,0.1,0.3 --seeds 3
     """
-    from undrift.commands.conclude import conclude
+    from undrift.commands.conclude import finish
     from undrift.commands.conduct import Asked, conduct
     from undrift.commands.run import run_file
     from undrift.experiment import SUFFIX
@@ -81,10 +81,7 @@ def compare(
         return
     experiment = _experiment(methods or [], lr, seeds, set_ or [], sections)
     asked = Asked(out, force, resume, quiet, verbose, track or (), hashes=as_json)
-    conducted = conduct(experiment, "compare", asked)
-    conclude(conducted, as_json=as_json)
-    if conducted.stopped:
-        raise typer.Exit(130)
+    finish(conduct(experiment, "compare", asked), as_json=as_json)
 
 
 def _experiment(

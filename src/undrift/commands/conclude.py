@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -34,6 +35,13 @@ from undrift.strictjson import dumps
 
 Cells = Mapping[str, Sequence[Trial]]  # by label: one per seed
 MOST_COLUMNS = 10
+
+
+def finish(conducted: Conducted, *, as_json: bool) -> None:
+    """Conclude, and leave as Ctrl-C does if that has ended it."""
+    conclude(conducted, as_json=as_json)
+    if conducted.stopped:
+        raise typer.Exit(130)
 
 
 def conclude(conducted: Conducted, *, as_json: bool) -> None:

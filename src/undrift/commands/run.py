@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from undrift.check import require
-from undrift.commands.conclude import conclude
+from undrift.commands.conclude import finish
 from undrift.commands.conduct import Asked, Conducted, conduct, from_folder
 from undrift.errors import DivergenceError
 from undrift.experiment import Experiment, parse_changes
@@ -109,27 +109,28 @@ def run_file(
             f"run --resume needs a folder of runs, got a search in {str(resume)!r}; go on with "
             f"undrift sweep --resume {resume}."
         )
-    experiment = read(file, resume, set_, out)
-    if processes is not None:
-        experiment = experiment.changed({"engine.processes": processes})
+    experiment = read(file, resume, set_, out, processes)
     name = (file or resume or Path("experiment")).stem
-    asked = Asked(
-        out,
-        force,
-        resume,
-        quiet,
-        verbose,
-        track or (),
-        reads=[file] if file else [],
-        hashes=as_json,
-    )
+    reads = [file] if file else []
+    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
     _finish(conduct(experiment, name, asked), as_json=as_json)
 
 
 def read(
-    file: Path | None, resume: Path | None, set_: list[str] | None, out: Path | None
+    file: Path | None,
+    resume: Path | None,
+    set_: list[str] | None,
+    out: Path | None,
+    processes: int | None,
 ) -> Experiment:
     """The experiment of a file with changes, or the one that a folder was made with."""
+    experiment = _read(file, resume, set_, out)
+    return experiment if processes is None else experiment.changed({"engine.processes": processes})
+
+
+def _read(
+    file: Path | None, resume: Path | None, set_: list[str] | None, out: Path | None
+) -> Experiment:
     if (file is None) == (resume is None):
         raise ValueError(
             f"An experiment needs a file, or --resume FOLDER to go on, got "
@@ -147,9 +148,7 @@ def read(
 
 
 def _finish(conducted: Conducted, *, as_json: bool) -> None:
-    conclude(conducted, as_json=as_json)
-    if conducted.stopped:
-        raise typer.Exit(130)
+    finish(conducted, as_json=as_json)
     trial = conducted.trials[0]
     if conducted.single and trial.status == "diverged":
         raise DivergenceError(

@@ -27,29 +27,19 @@ def sweep(
 
     Example: undrift sweep experiment.toml --set training.rounds=20
     """
-    from undrift.commands.conclude import conclude
+    from undrift.commands.conclude import finish
     from undrift.commands.conduct import Asked, conduct
     from undrift.commands.run import read
     from undrift.sweep import read_choice
 
-    experiment = read(file, resume, set_, out)
+    experiment = read(file, resume, set_, out, processes)
     if experiment.sweep.empty:
         raise ValueError(
             "sweep needs values to try, got an experiment without; add [sweep.grid] with a line "
             'such as "method.lr" = [0.03, 0.1, 0.3], or use undrift run.'
         )
-    if processes is not None:
-        experiment = experiment.changed({"engine.processes": processes})
-    asked = Asked(
-        out,
-        force,
-        resume,
-        quiet,
-        verbose,
-        track or (),
-        reads=[file] if file else [],
-        hashes=as_json,
-    )
+    reads = [file] if file else []
+    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
     begun = None if resume is None else read_choice(resume)
     if search or begun is not None:
         from undrift.commands.search import searched
@@ -57,6 +47,4 @@ def sweep(
         conducted = searched(experiment, search or (begun.count if begun else 0), asked)
     else:
         conducted = conduct(experiment, "sweep", asked)
-    conclude(conducted, as_json=as_json)
-    if conducted.stopped:
-        raise typer.Exit(130)
+    finish(conducted, as_json=as_json)

@@ -101,16 +101,12 @@ class Exchange:
 
     def reduce(self, rows: Rows, how: Merge) -> Vector:
         """What every worker ends with, the same for all."""
-        if self.route is None:
-            raise UndriftError("comm.reduce needs a route; pass allreduce='ring'.")
+        route = require_route(self.route)
         self._refuse_non_finite(rows)
         call, self.reduced = self.reduced, self.reduced + 1
-
-        def rng(purpose: str, *place: int) -> np.random.Generator:
-            return keyed.generator(self.seed, f"allreduce/{purpose}", self.t, call, *place)
-
+        rng = drawing(self.seed, self.t, call)
         vectors = [row for some in rows for row in some.unbind()]
-        result = all_reduce(vectors, how, self.route, rng, self.traffic)
+        result = all_reduce(vectors, how, route, rng, self.traffic)
         if how.lossy:
             self.traffic.matching.append(_matching(result, vectors))
         return result
@@ -129,6 +125,21 @@ def require_floats(topology: Topology | None, leaves: Sequence[Rows]) -> Topolog
         if not rows[0].is_floating_point():
             raise UndriftError(f"comm.mix needs floats, got a leaf of {rows[0].dtype}.")
     return topology
+
+
+def require_route(route: Route | None) -> Route:
+    if route is None:
+        raise UndriftError("comm.reduce needs a route; pass allreduce='ring'.")
+    return route
+
+
+def drawing(seed: int, t: int, call: int) -> Callable[..., np.random.Generator]:
+    """Generators of the all-reduce with this number in round t, the same in any process."""
+
+    def rng(purpose: str, *place: int) -> np.random.Generator:
+        return keyed.generator(seed, f"allreduce/{purpose}", t, call, *place)
+
+    return rng
 
 
 def _matching(result: Vector, vectors: Sequence[Vector]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from undrift.engine.processes import Processes
 from undrift.engine.run import Course, Run
 from undrift.engine.wire_exchange import WireExchange
 from undrift.errors import UndriftError
+from undrift.flat import Flat
 from undrift.record import PeerRecord
 from undrift.route import Route
 from undrift.schedule import resolve
@@ -218,7 +219,7 @@ class PeerRun(Run):
         return replace(parts[0], server=own)
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
-        node = resolve(self.algorithm, 0).init(x0, _Flat(x0))
+        node = resolve(self.algorithm, 0).init(x0, _Start(x0))
         return tree.map(lambda leaf: leaf[None], node), ()
 
 
@@ -239,22 +240,10 @@ def _distinct(models: Tensor) -> Tensor:
     return models[:1] if all(torch.equal(x, models[0]) for x in models[1:]) else models
 
 
-class _Flat:
-    """An objective without a slope, for the structure of a state."""
+class _Start(Flat):
+    """What a peer's init sees where only the structure of its state is asked for."""
 
-    t, k = -1, 0
+    t = -1
 
-    def __init__(self, x: Vector) -> None:
-        self.level = torch.zeros_like(x, dtype=torch.int64)
-
-    def __call__(self, x: Vector) -> Tensor:
-        return x.new_zeros(())
-
-    def grad(self, x: Vector) -> Vector:
-        return torch.zeros_like(x)
-
-    def outputs(self, x: Vector) -> Any:
+    def outputs(self, x: Vector) -> NoReturn:
         raise UndriftError("A peer's init may ask for loss and gradient, not for outputs.")
-
-    def plus(self, term: Any) -> _Flat:
-        return self

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
-from undrift import keyed
 from undrift.core import Merge, Vector
 from undrift.engine import neighbours, wire
-from undrift.engine.comm import Rows, Traffic, require_floats
+from undrift.engine.comm import Rows, Traffic, drawing, require_floats, require_route
 from undrift.engine.execute import finite_rows
 from undrift.engine.itinerary import itinerary
 from undrift.engine.processes import Processes
-from undrift.errors import DivergenceError, UndriftError
+from undrift.errors import DivergenceError
 from undrift.route import Route
 from undrift.topology import Topology
 
@@ -46,24 +44,20 @@ class WireExchange:
         return neighbours.mix(self.world.post, topology, leaves, label=label, traffic=self.traffic)
 
     def reduce(self, rows: Rows, how: Merge) -> Vector:
-        if self.route is None:
-            raise UndriftError("comm.reduce needs a route; pass allreduce='ring'.")
+        route = require_route(self.route)
         call, self.reduced = self.reduced, self.reduced + 1
         vectors = [row for some in rows for row in some.unbind()]
         if how.backend is not None:
             self.world.agree(self._not_finite(rows), self.t + 1, "messages")
-            return self._by_backend(vectors, how, self.route)
-
-        def rng(purpose: str, *place: int) -> np.random.Generator:
-            return keyed.generator(self.seed, f"allreduce/{purpose}", self.t, call, *place)
-
+            return self._by_backend(vectors, how, route)
+        rng = drawing(self.seed, self.t, call)
         mine = dict(zip(self._nodes, ([vector] for vector in vectors), strict=True))
         label = f"round {self.t + 1}, all-reduce {call} by {how}"
         results, bad = wire.all_reduce(
             self.world.post,
             mine,
             how,
-            self.route,
+            route,
             [rng],
             workers=self.size,
             label=label,
