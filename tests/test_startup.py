@@ -12,16 +12,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 import undrift as ud
 from undrift import data, devices, launch, models, options
+from undrift.commands.flags import flags_of
 from undrift.commands.methods import FILE_SUMMARY, SUMMARIES
 from undrift.commands.run import run_file
 from undrift.engine import meeting
-from undrift.method import METHODS
+from undrift.method import DEFAULT_LR, METHODS, without_none
 
 OPTIONAL = {"matplotlib", "optuna", "transformers", "datasets", "sklearn", "pandas", "jinja2"}
 UNASKED = {"networkx", "pydantic", "typer", "rich", "PIL"} | OPTIONAL
@@ -97,7 +100,8 @@ def test_version() -> None:
 
 
 def test_help_of_commands_does_not_import_torch() -> None:
-    each = (*([name] for name in COMMANDS), ["data", "show"])
+    nested = (["data", "show"], ["run", "fedspeed"], ["run", "marsit"], ["run", "file"])
+    each = (*([name] for name in COMMANDS), *nested)
     calls = [CALLS.format(arguments=[*names, "--help"]) + ENDS for names in each]
     modules, out = imported("\n".join(calls))
     assert not modules & TORCH
@@ -111,8 +115,9 @@ def test_help_of_commands_does_not_import_torch() -> None:
         ("undrift ", set(COMMANDS)),
         ("undrift run fedad", {"fedadam", "fedadagrad", "fedadmm"}),
         ("undrift compare --se", {"--seeds", "--set"}),
+        ("undrift run scaffold --se", {"--seed", "--server-lr"}),
     ],
-    ids=["command", "method", "option"],
+    ids=["command", "method", "option", "hyper-parameter"],
 )
 def test_completion_does_not_import_torch(typed: str, expected: set[str]) -> None:
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
@@ -179,6 +184,26 @@ def test_lines_of_help_are_the_classes_own() -> None:
     assert first == SUMMARIES
     assert list(SUMMARIES) == list(METHODS)
     assert (inspect.getdoc(run_file) or "").splitlines()[0] == FILE_SUMMARY
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_flags_are_the_class_s_fields(method: str) -> None:
+    cls = METHODS[method]
+    hints, flags = get_type_hints(cls), {flag.name: flag for flag in flags_of(method)}
+    assert list(flags) == [field.name for field in fields(cls)]
+    for field in fields(cls):
+        default = DEFAULT_LR if field.default is MISSING else field.default
+        flag, (kind, option) = flags[field.name], get_args(flags[field.name].annotation)
+        assert option.rich_help_panel == f"{cls.__name__}'s hyper-parameters"
+        if hints[field.name] is bool:
+            assert (kind, flag.default, option.metavar) == (bool, default, None)
+            continue
+        assert kind is str
+        assert flag.default == ("none" if default is None else str(default))
+        hint, optional = without_none(hints[field.name])
+        words = "|".join(get_args(hint)) or "sgd|momentum|adam"  # a choice, or a rule
+        shown = "NUMBER" if hint in (float, int) else words
+        assert option.metavar == shown + ("|none" if optional else "")
 
 
 def test_names_in_the_help_are_the_library_s() -> None:

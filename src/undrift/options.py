@@ -1,13 +1,12 @@
-"""Options of the command line: the shared ones, and those made from a method's fields.
+"""Options that commands share.
 
 Names that the library has elsewhere are repeated here, so that help need not wait for torch.
 """
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -331,28 +330,6 @@ def _targets(text: str) -> list[float]:
         raise ValueError(
             f"--target needs accuracies such as 0.8 or 0.8,0.85, got {text!r}."
         ) from None
-
-
-def flags_of(cls: type) -> list[inspect.Parameter]:
-    """One option per dataclass field of the method."""
-    from undrift.method import DEFAULT_LR, without_none
-
-    hints, flags = get_type_hints(cls), []
-    for field in fields(cls):
-        default = DEFAULT_LR if field.default is MISSING else field.default
-        panel = f"{cls.__name__}'s hyper-parameters"
-        if hints[field.name] is bool:
-            kind: Any = Annotated[bool, typer.Option(rich_help_panel=panel)]
-        else:
-            default = str(default).lower() if default is None else str(default)
-            hint, optional = without_none(hints[field.name])
-            choices = "|".join(map(str, get_args(hint))) or "sgd|momentum|adam"  # a rule
-            metavar = "NUMBER" if hint in (float, int) else choices
-            metavar += "|none" if optional else ""
-            kind = Annotated[str, typer.Option(rich_help_panel=panel, metavar=metavar)]
-        kind_of = inspect.Parameter.KEYWORD_ONLY
-        flags.append(inspect.Parameter(field.name, kind_of, default=default, annotation=kind))
-    return flags
 
 
 def spell_out(command: Any, flags: Sequence[inspect.Parameter] = ()) -> Any:

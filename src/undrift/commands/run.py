@@ -1,18 +1,14 @@
 """`undrift run METHOD` and `undrift run FILE.toml`."""
 
-import inspect
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from undrift.check import require
-from undrift.commands.conclude import finish
-from undrift.commands.conduct import Asked, Conducted, conduct, from_folder
+from undrift.commands.flags import flags_of
+from undrift.commands.methods import SUMMARIES
 from undrift.errors import DivergenceError
-from undrift.experiment import Experiment, parse_changes
-from undrift.method import METHODS
 from undrift.options import (
     OUTPUT,
     RESTARTS,
@@ -30,16 +26,18 @@ from undrift.options import (
     Track,
     Verbose,
     engine,
-    flags_of,
     shared,
     spell_out,
 )
-from undrift.sweep import read_choice
+
+if TYPE_CHECKING:
+    from undrift.commands.conduct import Conducted
+    from undrift.experiment import Experiment
 
 
-def _make(cls: type) -> Any:
-    """The command `undrift run <method>`; its flags come from the method's fields."""
-    method = cls.__name__.lower()
+def _make(method: str) -> Any:
+    """The command `undrift run <method>`, with a flag for each of the method's fields."""
+    flags = flags_of(method)
 
     def command(
         *,
@@ -69,7 +67,10 @@ def _make(cls: type) -> Any:
         timeout: Timeout = TIMEOUT,
         **options: Any,
     ) -> None:
-        hyper = {field.name: options.pop(field.name) for field in fields(cls)}
+        from undrift.commands.conduct import Asked, conduct
+        from undrift.experiment import Experiment
+
+        hyper = {flag.name: options.pop(flag.name) for flag in flags}
         sections = shared(**options)
         sections["engine"] |= engine(processes, max_restarts, timeout)
         values = {"seeds": [seed], "methods": [{"name": method, **hyper}], **sections}
@@ -82,8 +83,8 @@ def _make(cls: type) -> Any:
         asked = Asked(out, force, None, quiet, verbose, track or (), kept, reads, hashes=as_json)
         _finish(conduct(Experiment.of(values), method, asked), as_json=as_json)
 
-    command.__doc__ = (inspect.getdoc(cls) or "").splitlines()[0]
-    return spell_out(command, flags_of(cls))
+    command.__doc__ = SUMMARIES[method]
+    return spell_out(command, flags)
 
 
 def run_file(
@@ -104,6 +105,9 @@ def run_file(
 
     Example: undrift run experiment.toml --set training.rounds=5 --out runs/short
     """
+    from undrift.commands.conduct import Asked, conduct
+    from undrift.sweep import read_choice
+
     if resume is not None and read_choice(resume) is not None:
         raise ValueError(
             f"run --resume needs a folder of runs, got a search in {str(resume)!r}; go on with "
@@ -122,7 +126,7 @@ def read(
     set_: list[str] | None,
     out: Path | None,
     processes: int | None,
-) -> Experiment:
+) -> "Experiment":
     """The experiment of a file with changes, or the one that a folder was made with."""
     experiment = _read(file, resume, set_, out)
     return experiment if processes is None else experiment.changed({"engine.processes": processes})
@@ -130,7 +134,10 @@ def read(
 
 def _read(
     file: Path | None, resume: Path | None, set_: list[str] | None, out: Path | None
-) -> Experiment:
+) -> "Experiment":
+    from undrift.commands.conduct import from_folder
+    from undrift.experiment import Experiment, parse_changes
+
     if (file is None) == (resume is None):
         raise ValueError(
             f"An experiment needs a file, or --resume FOLDER to go on, got "
@@ -147,7 +154,9 @@ def _read(
     return Experiment.read(file or Path()).changed(parse_changes(set_ or []))
 
 
-def _finish(conducted: Conducted, *, as_json: bool) -> None:
+def _finish(conducted: "Conducted", *, as_json: bool) -> None:
+    from undrift.commands.conclude import finish
+
     finish(conducted, as_json=as_json)
     trial = conducted.trials[0]
     if conducted.single and trial.status == "diverged":
@@ -158,4 +167,4 @@ def _finish(conducted: Conducted, *, as_json: bool) -> None:
 
 def command(name: str) -> Any:
     """`undrift run NAME`: a method's, or `undrift run file`."""
-    return run_file if name == "file" else _make(METHODS[name])
+    return run_file if name == "file" else _make(name)
