@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from undrift.check import require
+from undrift.commands.shared import engine, sections_given, shared, spell_out
 from undrift.options import (
     RESTARTS,
     TIMEOUT,
@@ -20,10 +21,6 @@ from undrift.options import (
     Timeout,
     Track,
     Verbose,
-    engine,
-    sections_given,
-    shared,
-    spell_out,
 )
 
 if TYPE_CHECKING:

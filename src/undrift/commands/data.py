@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from undrift.commands.shared import dealt
 from undrift.options import (
     DataDir,
     DirAlpha,
@@ -16,7 +17,6 @@ from undrift.options import (
     Out,
     Partition,
     Seed,
-    dealt,
 )
 
 if TYPE_CHECKING:

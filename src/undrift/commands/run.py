@@ -8,6 +8,7 @@ import typer
 from undrift.check import require
 from undrift.commands.flags import flags_of
 from undrift.commands.methods import SUMMARIES
+from undrift.commands.shared import engine, shared, spell_out
 from undrift.errors import DivergenceError
 from undrift.options import (
     OUTPUT,
@@ -25,9 +26,6 @@ from undrift.options import (
     Timeout,
     Track,
     Verbose,
-    engine,
-    shared,
-    spell_out,
 )
 
 if TYPE_CHECKING:
