@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_cli import call  # noqa: F401 -- a fixture
+from undrift.carry_out import DriftLog
+from undrift.drift import Drift
 from undrift.engine import checkpoint
 from undrift.folder import read
 from undrift.record import Record, Totals
@@ -146,6 +148,16 @@ def test_a_run_that_diverges_leaves_only_what_strict_readers_take(call, tmp_path
     code, printed, _ = call("report", str(out), "--json")
     assert code == 0
     assert strictly(printed.splitlines()[-1])["FedAvg"]["status"] == ["diverged"]
+
+
+def test_the_drift_of_a_run_that_diverges_is_strict_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.drift.jsonl"
+    path.write_text('{"round": 1, "divergence": NaN, "cosine": null}\n')  # of an earlier version
+    DriftLog(Drift(), path, after=1)  # going on writes it anew
+    (line,) = path.read_text().splitlines()
+    assert strictly(line)["nonfinite"] == {"/divergence": "NaN"}
+    DriftLog(Drift(), path, after=1)
+    assert path.read_text() == line + "\n"
 
 
 def test_a_checkpoint_brings_back_what_is_not_a_number(tmp_path: Path) -> None:
