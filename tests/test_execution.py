@@ -416,7 +416,7 @@ class TestCompile:
         def broken(*args: object, **options: object) -> object:
             raise RuntimeError("no compiler\nand a long story")
 
-        monkeypatch.setattr(torch, "compile", broken)
+        monkeypatch.setattr("torch._inductor.compile", broken)
         plain = finished(start(mode="loop"))
         with pytest.warns(UserWarning, match="got RuntimeError: no compiler; going on without it"):
             run = finished(start(mode="loop", compile=True))

@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from undrift.core import Vector
+from undrift.narrow import DECOMPOSITIONS
 from undrift.task import Autograd, Batch, Task
+
+# Code called from C++ lets go of the interpreter, which clients on other threads wait for.
+_ALONE: dict[str, Any] = {"cpp_wrapper": True}
 
 Gradient = Callable[[Tensor, dict[str, Tensor]], Tensor]
 
@@ -25,8 +29,8 @@ class Compiled:
     one_shape = True  # short minibatches are padded, so that there are few shapes
 
     def __init__(self) -> None:
-        self._functions: dict[str, Gradient] = {}
-        self._seen: set[Any] = set()
+        self._functions: dict[Any, Gradient] = {}  # by shapes, those that work
+        self._stacks: Gradient | None = None
         self._lock = threading.Lock()
         self._autograd: Autograd | None = None  # if it could not be compiled
 
@@ -44,13 +48,16 @@ class Compiled:
         given = batch.given()
         shapes = (kind, torch.get_num_threads(), *((k, v.shape, v.dtype) for k, v in given.items()))
         x = x.contiguous()
-        if shapes in self._seen:
-            return self._functions[kind](x, given)
+        if shapes in self._functions:
+            return self._functions[shapes](x, given)
         with self._lock:  # the compiler is for one thread at a time
             if self._autograd is None:
                 try:
-                    made = self._compile(kind, task)(x, given)
-                    self._seen.add(shapes)
+                    if shapes in self._functions:  # another thread was first
+                        return self._functions[shapes](x, given)
+                    gradient = self._compile(kind, task, x, given)
+                    made = gradient(x, given)
+                    self._functions[shapes] = gradient
                     return made
                 except Exception as error:  # whatever the compiler meets in a foreign model
                     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -62,15 +69,29 @@ class Compiled:
                     self._autograd = Autograd()
         return getattr(self._autograd, kind)(task, x, batch)  # type: ignore[no-any-return]
 
-    def _compile(self, kind: str, task: Task) -> Gradient:
-        if kind not in self._functions:
+    def _compile(self, kind: str, task: Task, x: Tensor, given: dict[str, Tensor]) -> Gradient:
+        def one(x: Tensor, given: dict[str, Tensor]) -> Tensor:
+            batch = Batch(**given)
+            return torch.func.grad(lambda y: task.value(y, batch))(x)  # type: ignore[no-any-return]
 
-            def one(x: Tensor, given: dict[str, Tensor]) -> Tensor:
-                batch = Batch(**given)
-                return torch.func.grad(lambda y: task.value(y, batch))(x)  # type: ignore[no-any-return]
-
-            made = one if kind == "one" else torch.func.vmap(one)
+        if kind == "one":
+            return _traced(one, x, given)
+        if self._stacks is None:
             # Stacks have any number of clients; torch then compiles one code for all of them.
-            dynamic = None if kind == "many" else False
-            self._functions[kind] = torch.compile(made, fullgraph=True, dynamic=dynamic)
-        return self._functions[kind]
+            self._stacks = torch.compile(torch.func.vmap(one), fullgraph=True)
+        return self._stacks
+
+
+def _traced(gradient: Gradient, x: Tensor, given: dict[str, Tensor]) -> Gradient:
+    """For these shapes alone, so that a call has nothing to find out."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # which takes its time
+
+    def flat(x: Tensor, *leaves: Tensor) -> Tensor:
+        return gradient(x, dict(zip(given, leaves, strict=True)))
+
+    inputs: list[Any] = [x, *given.values()]
+    graph = make_fx(flat, decomposition_table=dict(DECOMPOSITIONS))(*inputs)
+    for node in graph.graph.nodes:
+        node.meta.clear()  # what the tracer saw, which the compiler would not take for its own
+    made = torch._inductor.compile(graph, inputs, options=_ALONE)
+    return lambda x, given: made(x, *given.values())

@@ -206,8 +206,10 @@ class Run(Iterator[Record]):
 
     @property
     def _reused(self) -> int:
-        """Bytes of the vectors that a step makes and frees; 0 where memory should not be kept."""
-        return self._x0.nbytes
+        """Bytes that a step makes and frees, vectors or activations, whichever are more; 0 where
+        memory should not be kept."""
+        activations = self._planner.width * self._course.facts.activations
+        return max(self._x0.nbytes, activations * self._x0.itemsize)
 
     @contextmanager
     def _computing(self, clients: int) -> Iterator[None]:
