@@ -253,7 +253,7 @@ def test_moon_and_fedmlb_run_on_resnet18(stem: int) -> None:
     next(branched)
     assert branched.x.isfinite().all()
     moved = (branched.x - plain.x).abs()
-    level = Layout.of(model).level()
+    level = Layout.of(model).level
     assert all(float(moved[level == block].max()) > 0 for block in range(5))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -76,10 +76,10 @@ class Task:
     prepare: Prepare | None = None  # stored samples to the model's inputs
     channels_last: bool = False  # whether images go through the model with channels innermost
     oracle: Oracle = Autograd()
-    level: Tensor = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "level", self.layout.level())
+    @property
+    def level(self) -> Tensor:
+        return self.layout.level
 
     def cast(self, data: Tensor) -> Tensor:
         """Data on the model's device, and of its dtype if it is floating."""

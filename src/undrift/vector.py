@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -107,10 +109,14 @@ class Layout:
             parameters[name].data = view
         return bound
 
+    @cached_property
     def level(self) -> Tensor:
-        """(D,) for each coordinate the index of the block it belongs to."""
-        sizes = torch.tensor(self.sizes, device=self.device)
-        return torch.tensor(self.levels, device=self.device).repeat_interleave(sizes)
+        """(D,) for each coordinate the index of the block it belongs to.
+
+        Made when it is asked for, as it takes twice the memory of the vector; by NumPy, because
+        what torch makes inside a transform does not outlive it.
+        """
+        return torch.from_numpy(np.repeat(self.levels, self.sizes)).to(self.device)
 
 
 def _levels(model: nn.Module, names: list[str]) -> tuple[int, ...]:
