@@ -37,7 +37,7 @@ from undrift.vector import sha256
 class Course:
     """How a run goes, whatever its method."""
 
-    model: nn.Module  # as given by the user
+    training: tuple[bool, ...]  # of each part of the model, as given by the user
     x0: Vector
     facts: Facts
     rounds: int
@@ -112,7 +112,10 @@ class Run(Iterator[Record]):
     @property
     def model(self) -> nn.Module:
         """A copy of the model given, with the current parameters."""
-        return self._task.layout.bind(self._course.model, self.mean.clone())
+        bound = self._task.layout.bind(self._task.model, self.mean.clone())
+        for part, training in zip(bound.modules(), self._course.training, strict=True):
+            part.training = training
+        return bound
 
     @property
     def model_sha256(self) -> str:

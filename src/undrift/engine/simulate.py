@@ -236,13 +236,12 @@ def simulate(
             measured["gradient_norm"] = gradient_norm
             world.require_same(_alike(layout, clients, measured, **saves))
             world.share_model(trained)
-            model = copy.deepcopy(model)
-            model.load_state_dict(trained.state_dict())
         several = threads or torch.get_num_threads()  # of this process, as it is now
         every = evaluate_every, evaluation_batch
         x0 = layout.unite(trained)
+        training = tuple(part.training for part in model.modules())
         course = Course(
-            model, x0, facts, rounds, *every, how.why, checkpoint_every, clock, train_loss
+            training, x0, facts, rounds, *every, how.why, checkpoint_every, clock, train_loss
         )
         run: Run
         settings = {}
