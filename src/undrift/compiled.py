@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -75,22 +75,29 @@ class Compiled:
             return torch.func.grad(lambda y: task.value(y, batch))(x)  # type: ignore[no-any-return]
 
         if kind == "one":
-            return _traced(one, x, given)
+            # Samples innermost would not go with channels innermost, as wide nets have them.
+            replaced = {} if task.channels_last else DECOMPOSITIONS
+            return _traced(one, x, given, replaced)
         if self._stacks is None:
             # Stacks have any number of clients; torch then compiles one code for all of them.
             self._stacks = torch.compile(torch.func.vmap(one), fullgraph=True)
         return self._stacks
 
 
-def _traced(gradient: Gradient, x: Tensor, given: dict[str, Tensor]) -> Gradient:
-    """For these shapes alone, so that a call has nothing to find out."""
+def _traced(
+    gradient: Gradient,
+    x: Tensor,
+    given: dict[str, Tensor],
+    replaced: Mapping[Any, Callable[..., Any]],
+) -> Gradient:
+    """For these shapes alone, so that a call has nothing to find out; with operations replaced."""
     from torch.fx.experimental.proxy_tensor import make_fx  # which takes its time
 
     def flat(x: Tensor, *leaves: Tensor) -> Tensor:
         return gradient(x, dict(zip(given, leaves, strict=True)))
 
     inputs: list[Any] = [x, *given.values()]
-    graph = make_fx(flat, decomposition_table=dict(DECOMPOSITIONS))(*inputs)
+    graph = make_fx(flat, decomposition_table=dict(replaced))(*inputs)
     for node in graph.graph.nodes:
         node.meta.clear()  # what the tracer saw, which the compiler would not take for its own
     made = torch._inductor.compile(graph, inputs, options=_ALONE)
