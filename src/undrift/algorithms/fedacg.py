@@ -55,8 +55,8 @@ class FedACG(Federated[FedACGServer, Vector, tuple[()], Vector]):
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y) + self.beta * (y - phi), s)
-            return y - self.lr * d, s
+            d, s = self.rule(f.grad(y).add(y - phi, alpha=self.beta), s)
+            return y.sub(d, alpha=self.lr), s
 
         y, _ = steps(step, (phi, self.rule.init(phi)))
         return y - phi, client

@@ -55,7 +55,7 @@ class FedAdagrad(Federated[FedAdagradServer, Vector, tuple[()], Vector]):
         x = down
 
         def step(y: Vector, f: Objective) -> Vector:
-            return y - self.lr * f.grad(y)
+            return y.sub(f.grad(y), alpha=self.lr)
 
         return steps(step, x) - x, client
 

@@ -57,7 +57,7 @@ class FedAdam(Federated[FedAdamServer, Vector, tuple[()], Vector]):
         x = down
 
         def step(y: Vector, f: Objective) -> Vector:
-            return y - self.lr * f.grad(y)
+            return y.sub(f.grad(y), alpha=self.lr)
 
         return steps(step, x) - x, client
 

@@ -84,7 +84,8 @@ class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGra
         def step(carry: Carry, f: Objective) -> Carry:
             y, total, first = carry
             g = f.grad(y)
-            return y - self.lr * (g + calibration), total + g, g if f.k == 0 else first
+            y = y.sub(g + calibration, alpha=self.lr)
+            return y, total + g, g if f.k == 0 else first
 
         zero = torch.zeros_like(x)
         y, total, first = steps(step, (x, zero, zero))

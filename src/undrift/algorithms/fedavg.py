@@ -50,7 +50,7 @@ class FedAvg(Federated[FedAvgServer, Vector, tuple[()], Vector]):
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
             d, s = self.rule(f.grad(y), s)
-            return y - self.lr * d, s
+            return y.sub(d, alpha=self.lr), s
 
         y, _ = steps(step, (x, self.rule.init(x)))
         return y - x, client

@@ -59,7 +59,7 @@ class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
             d, s = self.rule(f.grad(y) + self.mu * (y - x), s)
-            return y - self.lr * d, s
+            return y.sub(d, alpha=self.lr), s
 
         y, _ = steps(step, (x, self.rule.init(x)))
         return y - x, client

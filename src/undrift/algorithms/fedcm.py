@@ -55,7 +55,7 @@ class FedCM(Federated[FedCMServer, FedCMServer, tuple[()], Vector]):
         pull = (1 - self.alpha) * m / steps.count
 
         def step(y: Vector, f: Objective) -> Vector:
-            return y - self.lr * (self.alpha * f.grad(y) + pull)  # line 2
+            return y.sub(pull.add(f.grad(y), alpha=self.alpha), alpha=self.lr)  # line 2
 
         return steps(step, x) - x, client  # line 3
 

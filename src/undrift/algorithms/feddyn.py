@@ -61,7 +61,8 @@ class FedDyn(Federated[FedDynServer, Vector, Vector, Vector]):
         x, lam = down, client
 
         def step(y: Vector, f: Objective) -> Vector:
-            return y - self.lr * (f.grad(y) - lam + self.alpha * (y - x))  # line 2
+            d = (f.grad(y) - lam).add(y - x, alpha=self.alpha)
+            return y.sub(d, alpha=self.lr)  # line 2
 
         y = steps(step, x)
         return y - x, lam - self.alpha * (y - x)  # line 3

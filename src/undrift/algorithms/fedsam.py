@@ -49,12 +49,12 @@ class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
         x = down
 
         def step(y: Vector, f: Objective) -> Vector:
-            return y - self.lr * f.grad(y + self.ascent(f.grad(y)))
+            return y.sub(f.grad(y + self.ascent(f.grad(y))), alpha=self.lr)
 
         return steps(step, x) - x, client
 
     def ascent(self, g: Vector) -> Vector:
-        return self.rho * g / (g.norm() + 1e-7) if self.normalise else self.rho * g
+        return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
 
     def update(self, server: FedSAMServer, mean: Vector, cohort: Cohort) -> FedSAMServer:
         return FedSAMServer(server.x + mean)

@@ -81,10 +81,10 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
             g = f.grad(y)  # line 7
             if self.perturbation:
                 g2 = f.grad(y + self.ascent(g))  # lines 8, 9
-                g = (1 - self.alpha) * g + self.alpha * g2  # line 10
+                g = g.lerp(g2, self.alpha)  # line 10
             if self.prox:
-                g = g + (y - x) / self.lam
-            return y - self.lr * (g - g_hat)  # line 11
+                g = g.add(y - x, alpha=1 / self.lam)
+            return y.sub(g - g_hat, alpha=self.lr)  # line 11
 
         y = steps(step, x)
         if self.correction:
@@ -94,7 +94,7 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
         return y - x, g_hat
 
     def ascent(self, g: Vector) -> Vector:
-        return self.rho * g / (g.norm() + 1e-7) if self.normalise else self.rho * g
+        return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
 
     def enrol(self, server: FedSpeedServer, share: float) -> FedSpeedServer:
         return server._replace(g_hat=share * server.g_hat)

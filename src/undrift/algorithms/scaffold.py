@@ -60,9 +60,10 @@ class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]
         self, down: ScaffoldServer, client: Vector, steps: Loop
     ) -> tuple[ScaffoldUpload, Vector]:
         (x, c), c_i = down, client
+        correction = c - c_i
 
         def step(y: Vector, f: Objective) -> Vector:
-            return y - self.lr * (f.grad(y) - c_i + c)  # line 10
+            return y.sub(f.grad(y) + correction, alpha=self.lr)  # line 10
 
         y = steps(step, x)
         if self.option == "I":
