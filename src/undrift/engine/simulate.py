@@ -114,8 +114,9 @@ def simulate(
         float rounding.
     channels_last: whether images go through the model with their channels innermost; None finds out
         as "auto" does.
-    compile: whether gradients are made by torch.compile, which takes a C++ compiler and up to a
-        minute before the first round, a few seconds when it has compiled the same before.
+    compile: whether gradients are made by torch's compiler, which takes a C++ compiler and up to a
+        minute before the first round, a few seconds when it has compiled the same before. It pays
+        for convolutional nets of few channels, not for wide ones.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
     processes: how many share the work, this one included; others are started and ended as needed.
