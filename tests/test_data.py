@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,22 @@ def test_quadratics_are_what_they_say(noise: float) -> None:
     w = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
     gap = problem.optimum(w) - problem.b
     assert float(torch.einsum("i,ijk,ik->j", w, problem.A, gap).abs().max()) < 1e-12
+
+
+def test_permutations_are_those_of_their_generators() -> None:
+    """Also on several threads, each of which has a generator to set anew."""
+
+    def differ(seed: int) -> list[int]:
+        items = np.arange(seed, 97)
+        return [
+            t
+            for t in range(50)
+            if keyed.permutation(items, seed, "batches", t).tolist()
+            != keyed.generator(seed, "batches", t).permutation(items).tolist()
+        ]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(differ, range(8))) == [[]] * 8
 
 
 def test_keys_are_stable_across_releases() -> None:

@@ -10,10 +10,12 @@ no stateful generator can; they come from the SplitMix64 hash written as tensor 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
@@ -30,6 +32,28 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """A NumPy generator for this purpose alone."""
     key = int.from_bytes(_digest(seed, purpose, *counters, size=16), "little")
     return np.random.Generator(np.random.Philox(key=key))
+
+
+class _Own(threading.local):
+    """A thread's generator to be set anew: making one asks the system for entropy it never uses."""
+
+    def __init__(self) -> None:
+        self.bits = np.random.Philox(key=0)
+        self.generator = np.random.Generator(self.bits)
+        self.fresh = self.bits.state
+
+
+_own = _Own()
+
+
+def permutation(
+    items: NDArray[np.int64], seed: int, purpose: str, *counters: int
+) -> NDArray[np.int64]:
+    """That of `generator(seed, purpose, *counters)`, in a third of the time."""
+    state = _own.fresh
+    words = np.frombuffer(_digest(seed, purpose, *counters, size=16), dtype="<u8")
+    _own.bits.state = {**state, "state": {**state["state"], "key": words}}
+    return _own.generator.permutation(items)
 
 
 def key(seed: int, purpose: str, *counters: int) -> int:

@@ -262,14 +262,14 @@ def _stream(planner: Planner, t: int, client: int, start: int, count: int) -> _R
         return np.broadcast_to(held, (count, len(held))), np.full(count, len(held), dtype=np.int64)
     epoch_steps = math.ceil(len(held) / size)
     first, last = start // epoch_steps, (start + count - 1) // epoch_steps
-    epochs = [
-        _slices(keyed.generator(planner.seed, "batches", t, client, e).permutation(held), size)
-        for e in range(first, last + 1)
-    ]
-    skip = start - first * epoch_steps
-    index = np.concatenate([epoch[0] for epoch in epochs])[skip : skip + count]
-    lengths = np.concatenate([epoch[1] for epoch in epochs])[skip : skip + count]
-    return index, lengths
+    orders = np.empty((last + 1 - first, epoch_steps * size), dtype=np.int64)
+    for row, e in zip(orders, range(first, last + 1), strict=True):
+        row[: len(held)] = keyed.permutation(held, planner.seed, "batches", t, client, e)
+        row[len(held) :] = row[0]
+    mine = slice(start - first * epoch_steps, start - first * epoch_steps + count)
+    lengths = np.full((len(orders), epoch_steps), size, dtype=np.int64)
+    lengths[:, -1] = len(held) - (epoch_steps - 1) * size
+    return orders.reshape(-1, size)[mine], lengths.reshape(-1)[mine]
 
 
 def _pad(rows: list[_Row], device: torch.device) -> Table:
