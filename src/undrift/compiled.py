@@ -20,7 +20,7 @@ _ALONE: dict[str, Any] = {"cpp_wrapper": True}
 Gradient = Callable[[Tensor, dict[str, Tensor]], Tensor]
 
 
-class Compiled:
+class Compiled(Autograd):
     """Compiles at the first gradient of each shape; what cannot be compiled is left to autograd.
 
     The compiled code has no model of its own, so clients on several threads share it.

@@ -44,11 +44,11 @@ _VALUES: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Autograd):
     """Of linear layers with activations between them, under the cross-entropy of class labels."""
 
     layers: tuple[Layer, ...]
-    one_shape = False
+    one_shape = spreads = False
 
     @classmethod
     def of(cls, task: Task) -> Dense | None:
@@ -108,12 +108,12 @@ def _slope_of_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 
 def _layers(task: Task) -> tuple[Layer, ...]:
     """The chain, empty if the model is none."""
-    if type(task.model) is not nn.Sequential or _hooked(task.model):
+    if type(task.model) is not nn.Sequential or hooked(task.model):
         return ()
     starts = dict(zip(task.layout.names, task.layout.starts, strict=True))
     layers: list[Layer] = []
     for name, part in _flattened(task.model):
-        if _hooked(part):
+        if hooked(part):
             return ()
         if type(part) is nn.Linear:
             names = [f"{name}.{what}" for what, _ in part.named_parameters()]
@@ -140,14 +140,14 @@ def _flattened(model: nn.Sequential, prefix: str = "") -> list[tuple[str, nn.Mod
     """The parts of a chain of chains, by their full names."""
     parts: list[tuple[str, nn.Module]] = []
     for name, part in model._modules.items():  # where one that is there twice is there twice
-        if type(part) is nn.Sequential and not _hooked(part):
+        if type(part) is nn.Sequential and not hooked(part):
             parts += _flattened(part, f"{prefix}{name}.")
-        elif part is not None and (type(part) is not nn.Identity or _hooked(part)):
+        elif part is not None and (type(part) is not nn.Identity or hooked(part)):
             parts.append((prefix + name, part))
     return parts
 
 
-def _hooked(part: nn.Module) -> bool:
+def hooked(part: nn.Module) -> bool:
     """Whether calling it does something besides."""
     kinds = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
     return any(getattr(part, kind, None) for kind in kinds)

@@ -33,11 +33,35 @@ class Oracle(Protocol):
         """Whether minibatches should have one shape, short ones being padded."""
         ...
 
+    @property
+    def spreads(self) -> bool:
+        """Whether `many` takes clients one by one, on as many cores as it likes."""
+        ...
+
+    def on(self, threads: int) -> Oracle:
+        """Itself with so many cores at most; one for a caller that is one of several."""
+        ...
+
+    def at(self, x: Tensor, places: Places) -> Tensor | None:
+        """As `many`, without gathering the samples; None if it cannot do without."""
+        ...
+
     def one(self, task: Task, x: Vector, batch: Batch) -> Vector: ...
 
     def many(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
         """(clients, D) at the rows of x; every tensor of the batch has that leading axis, too."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Minibatches of many clients as places in the pool of all samples, not yet gathered."""
+
+    inputs: Tensor  # of the pool, as the model sees them
+    targets: Tensor
+    index: Tensor  # (clients, B)
+    counts: Tensor | None  # (clients,) how many of them are in front of the padding, None for all
+    keys: Tensor | None  # (clients,)
 
 
 def slope(f: Callable[[Vector], Tensor], x: Vector) -> Vector:
@@ -50,7 +74,13 @@ def slope(f: Callable[[Vector], Tensor], x: Vector) -> Vector:
 class Autograd:
     """torch's own gradients."""
 
-    one_shape = False
+    one_shape = spreads = False
+
+    def on(self, threads: int) -> Oracle:
+        return self
+
+    def at(self, x: Tensor, places: Places) -> Tensor | None:
+        return None
 
     def one(self, task: Task, x: Vector, batch: Batch) -> Vector:
         return slope(lambda y: task.value(y, batch), x)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch.func import vmap
 from undrift import keyed
 from undrift.core import Vector
 from undrift.engine.plan import Table
-from undrift.task import Batch, slope
+from undrift.task import Batch, Places, slope
 
 if TYPE_CHECKING:
     from undrift.engine.local import Group
@@ -54,16 +56,26 @@ class Minibatches:
         if group.task.oracle.one_shape and not group.stacked:
             table = table.widened(group.planner.width)
         self.group, self.row, self.table = group, row, table
+        self.places = table.index.transpose(0, 1)  # (steps, clients, width)
+        if group.stacked:
+            self.places = self.places.contiguous()  # so that each step's are
         self.valid: Tensor | None = None
+        self.counts: Tensor | None = None
+        if group.stacked and (table.padded or table.uneven):  # a client that is done has no sample
+            counts = np.where(table.running, table.lengths, 0)
+            self.counts = torch.tensor(counts, dtype=torch.int64, device=group.device)
         if table.padded and (group.stacked or group.task.oracle.one_shape):
             width = np.arange(table.index.shape[2])
             valid = width[None, None, :] < table.lengths[:, :, None]
             self.valid = torch.tensor(valid, device=group.device).to(group.task.layout.dtype)
 
     def at(self, k: int, keys: Keys) -> Alone | Stacked:
-        group, index, valid = self.group, self.table.index[:, k], self.valid
+        group, index, valid = self.group, self.places[k], self.valid
         if group.stacked:
-            return Stacked(group, self.row, index, None if valid is None else valid[:, k], keys)
+            counts = None if self.counts is None else self.counts[:, k]
+            return Stacked(
+                group, self.row, index, None if valid is None else valid[:, k], counts, keys
+            )
         length = int(self.table.lengths[0, k])
         if valid is None or length == index.shape[1]:
             return Alone(group, index[0, :length], None, keys)
@@ -89,23 +101,40 @@ class Alone:
 class Stacked:
     """Minibatches of a group under `vmap`, with a leading axis over its clients.
 
-    They are gathered for all clients at once, and gradients are asked for all at once, too: `vmap`
-    sees neither the samples nor the model, which is much quicker.
+    They are gathered for all clients at once, if at all, and gradients are asked for all at once,
+    too: `vmap` sees neither the samples nor the model, which is much quicker.
     """
 
     def __init__(
-        self, group: Group, row: Tensor, index: Tensor, valid: Tensor | None, keys: Keys
+        self,
+        group: Group,
+        row: Tensor,
+        index: Tensor,
+        valid: Tensor | None,
+        counts: Tensor | None,
+        keys: Keys,
     ) -> None:
         self._task, self._row, self._clients = group.task, row, len(index)
-        flat = index.reshape(-1)
-        inputs = group.inputs.index_select(0, flat)
-        if keys.augment is None:
-            inputs = _split(self._task.prepared(inputs), index.shape)
-        else:
-            inputs = vmap(self._task.prepared)(_split(inputs, index.shape), keys.augment)
-        targets = _split(group.targets.index_select(0, flat), index.shape)
-        self._all = Batch(inputs, targets, valid, keys.dropout)
+        self._pool, self._index, self._keys = (group.inputs, group.targets), index, keys
+        self._valid, self._counts = valid, counts
         self._mine: Batch | None = None
+        self._picks = self._task.oracle.spreads and self._task.prepare is None
+        if not self._picks:
+            _ = self._all  # gathered once, out here
+
+    @cached_property
+    def _all(self) -> Batch:
+        shape, flat = self._index.shape, self._index.reshape(-1)
+        with _outside():
+            return self._gathered(shape, flat)
+
+    def _gathered(self, shape: torch.Size, flat: Tensor) -> Batch:
+        inputs, targets = (of_all.index_select(0, flat) for of_all in self._pool)
+        if self._keys.augment is None:
+            inputs = _split(self._task.prepared(inputs), shape)
+        else:
+            inputs = vmap(self._task.prepared)(_split(inputs, shape), self._keys.augment)
+        return Batch(inputs, _split(targets, shape), self._valid, self._keys.dropout)
 
     @property
     def mine(self) -> Batch:
@@ -132,7 +161,21 @@ class Stacked:
         return _functorch._add_batch_dim(g, 0, level)  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor) -> Tensor:
+        if self._picks:
+            places = Places(*self._pool, self._index, self._counts, self._keys.dropout)
+            g = self._task.oracle.at(x, places)
+            if g is not None:
+                return g
         return self._task.gradients(x, self._all)
+
+
+def _outside() -> AbstractContextManager[Any]:
+    """Where what is made outlives a `torch.func.grad` that asks for it."""
+    return (
+        nullcontext()
+        if temporarily_clear_interpreter_stack is None
+        else (temporarily_clear_interpreter_stack())
+    )
 
 
 def _split(samples: Tensor, shape: torch.Size) -> Tensor:
