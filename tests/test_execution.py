@@ -290,7 +290,7 @@ class TestCalibration:
     @pytest.fixture(autouse=True)
     def cache(self, tmp_path, monkeypatch):
         monkeypatch.setenv(calibrate.VARIABLE, "1")
-        monkeypatch.setattr(calibrate.platformdirs, "user_cache_dir", lambda name: tmp_path / name)
+        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "undrift"))
         monkeypatch.setattr(calibrate, "LEAST", 1)
         monkeypatch.setattr(calibrate, "WORTH", 0)
         self.file = tmp_path / "undrift" / "calibration.json"
@@ -361,7 +361,7 @@ class TestCalibration:
 
     def test_without_a_cache_it_still_runs(self, monkeypatch, tmp_path) -> None:
         (tmp_path / "file").write_text("")
-        monkeypatch.setattr(calibrate.platformdirs, "user_cache_dir", lambda n: tmp_path / "file")
+        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "file"))
         finished(start(threads=2))
 
     def test_it_can_be_switched_off(self, monkeypatch) -> None:

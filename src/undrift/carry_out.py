@@ -45,7 +45,8 @@ class Recorder:
         for folder in (self.folder, self.repeats):
             before = None if folder is None else read_trial(folder, job.name)
             if before is not None and "mode" in before.facts:
-                return {name: before.facts.get(name) for name in ("mode", "channels_last")}
+                manner = {name: before.facts.get(name) for name in ("mode", "channels_last")}
+                return {**manner, "kernels": bool(before.facts.get("kernels"))}
         return {}
 
     def earlier(self, job: Job) -> Trial | None:
@@ -106,7 +107,7 @@ def _follow(
     run: Run, job: Job, recorder: Recorder, watch: Watch, drift: Drift | None = None
 ) -> Trial:
     writes = recorder.writes and run.world.head
-    manner = {"mode": run.mode, "channels_last": run.channels_last, "why": run.why}
+    manner = {**run.manner, "why": run.why, "gradients": run.gradients}
     trial = described(job)
     facts = {**trial.facts, **manner, "processes": run.world.size}
     trial = replace(trial, facts=facts)  # from the start, so that what is killed goes on alike

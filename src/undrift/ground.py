@@ -176,5 +176,5 @@ def start(experiment: Experiment, method: Method, seed: int, **options: Any) -> 
         train_loss=evaluation.train_loss,
         node_accuracy=evaluation.node_accuracy,
         devices=fleet(experiment.devices, len(clients), seed),
-        **{"mode": experiment.engine.mode, **options},
+        **{"mode": experiment.engine.mode, "kernels": experiment.engine.kernels, **options},
     )

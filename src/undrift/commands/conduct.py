@@ -251,6 +251,8 @@ def _announce(run: Run, console: Console, asked: Asked, *, several: bool) -> Non
         return
     told = f"{run.algorithm!r}, {run.mode} ({run.why})"
     console.print(told, highlight=False, markup=False)
+    if asked.verbose:
+        console.print(f"gradients by {run.gradients}", highlight=False, markup=False)
     if run.world.size > 1:
         again = f", going on from round {run.round}" if restarted() else ""
         console.print(f"{run.world.size} processes{again}", highlight=False)

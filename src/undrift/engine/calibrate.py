@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 import torch
 
 from undrift.core import Cohort
+from undrift.data.cache import user_cache
 from undrift.engine.choose import Execution, Trial
 from undrift.engine.plan import Plan, Planner
 from undrift.task import Task
@@ -144,7 +144,7 @@ def _machine() -> str:
 
 
 def _memory() -> Path:
-    return Path(platformdirs.user_cache_dir("undrift")) / "calibration.json"
+    return user_cache() / "calibration.json"
 
 
 def _read() -> dict[str, Any]:

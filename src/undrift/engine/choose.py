@@ -91,7 +91,8 @@ def choose(
     if mode == "stacked":
         return [execution("stacked", "asked for")]
 
-    possible = [] if obstacle else [execution("stacked", "a small model")]
+    small = "clients share a call" if task.oracle.spreads else "a small model"
+    possible = [] if obstacle else [execution("stacked", small)]
     if min(several, cohort) > 1 and facts.randomness != "other" and numbers <= THREADED_NUMBERS:
         possible.append(execution("threads", f"{several} clients fit side by side"))
     possible.append(execution("loop", obstacle or "clients one after the other"))
@@ -107,6 +108,8 @@ def _no_use(task: Task, clients: int, numbers: int) -> str:
         return "there is one client"
     if task.layout.size > STACKED_PARAMETERS:
         return f"{task.layout.size} parameters are too many to stack"
+    if task.oracle.spreads:
+        return ""
     convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in task.model.modules())
     if convolves and numbers > STEP_NUMBERS:  # a stack of them is a convolution in groups
         return "convolutions of this size gain nothing from stacking"
@@ -122,7 +125,8 @@ def _wide(model: nn.Module) -> bool:
 
 def chunk_for(facts: Facts, task: Task, planner: Planner, budget: int = STACKED_BYTES) -> int:
     """Clients a chunk may hold: a few vectors each, and forward and backward activations."""
-    numbers = 8 * task.layout.size + 3 * planner.width * facts.activations
+    activations = 0 if task.oracle.spreads else 3 * planner.width * facts.activations
+    numbers = 8 * task.layout.size + planner.width * planner.clients.inputs[0].numel() + activations
     return max(1, budget // (numbers * task.layout.dtype.itemsize))
 
 
@@ -133,7 +137,8 @@ def stack_for(facts: Facts, task: Task, planner: Planner) -> int:
     threads, so neither do the results.
     """
     inputs = planner.clients.inputs[0].numel()
-    numbers = task.layout.size + planner.width * (facts.activations + inputs)
+    activations = 0 if task.oracle.spreads else facts.activations
+    numbers = task.layout.size + planner.width * (activations + inputs)
     return max(8, STACK_NUMBERS // numbers)
 
 

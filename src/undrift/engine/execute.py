@@ -81,10 +81,8 @@ class Executor:
 
     def numbers(self, clients: int, activations: int) -> int:
         """How many numbers a step of so many clients works on, those of each sample being given."""
-        if self.mode == "threads":
-            return 0  # each of them has one intra-op thread, whatever it works on
-        rows = min(self.chunk, clients) if self.mode == "stacked" else 1
-        return rows * (self.planner.width * activations + self.task.layout.size)
+        together = min(self.chunk, clients)
+        return numbers_of_step(self.mode, together, self.task, self.planner.width * activations)
 
     def exchange(
         self,
@@ -164,7 +162,8 @@ class Executor:
         try:
             task = self._tasks.pop()
         except IndexError:
-            task = replace(self.task, model=copy.deepcopy(self.task.model))
+            copied, oracle = copy.deepcopy(self.task.model), self.task.oracle.on(1)
+            task = replace(self.task, model=copied, oracle=oracle)
         try:
             return play(task, positions, held, stop)
         finally:
@@ -244,6 +243,17 @@ class Executor:
         wires, states, paths = vmap(one)(tree.stack(held), rows)
         group.meter.bytes_up += tree.nbytes(wires)
         return vmap(unpack)(wires), [tree.row(states, i) for i in range(len(held))], paths
+
+
+def numbers_of_step(mode: Mode, together: int, task: Task, activations: int) -> int:
+    """That a step works on, which is worth intra-op threads if there are many.
+
+    `together` clients are stacked, `activations` are those of a minibatch. None of them counts
+    where clients are on threads or cores by themselves.
+    """
+    if mode == "threads" or task.oracle.spreads:
+        return 0
+    return (together if mode == "stacked" else 1) * (activations + task.layout.size)
 
 
 def _not_finite(uploads: Any, group: Group) -> list[int]:

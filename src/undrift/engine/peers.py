@@ -15,7 +15,7 @@ from torch.func import vmap
 from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
 from undrift.engine.comm import Collective, Exchange, PeerComm
-from undrift.engine.execute import Mode, finite_rows
+from undrift.engine.execute import Mode, finite_rows, numbers_of_step
 from undrift.engine.local import Group, LocalLoop, Meter
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.turns import take_turns
@@ -46,10 +46,8 @@ class PeerExecutor:
 
     def numbers(self, nodes: int, activations: int) -> int:
         """How many numbers a step of so many nodes works on, those of each sample being given."""
-        if self.mode == "threads":
-            return 0  # each of them has one intra-op thread, whatever it works on
-        rows = min(self.chunk, nodes) if self.mode == "stacked" else 1
-        return rows * (self.planner.width * activations + self.task.layout.size)
+        together = min(self.chunk, nodes)
+        return numbers_of_step(self.mode, together, self.task, self.planner.width * activations)
 
     def init(self, algorithm: Peer[Any], plan: Plan, x0: Vector, meter: Meter) -> Nodes:
         """Every node of this process at x0; `plan` has one step each, whose batch `init` sees."""

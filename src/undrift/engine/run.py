@@ -29,6 +29,7 @@ from undrift.engine.plan import Plan
 from undrift.engine.probe import Facts
 from undrift.engine.world import World
 from undrift.errors import UndriftError
+from undrift.kernels import Kernels
 from undrift.record import Record, Totals
 from undrift.vector import sha256
 
@@ -44,6 +45,7 @@ class Course:
     evaluate_every: int
     evaluation_batch: int
     why: str  # this execution mode
+    gradients: str  # who makes them
     checkpoint_every: int = 1
     clock: Clock | None = None
     train_loss: bool = False  # whether to evaluate on the training data, too
@@ -64,6 +66,7 @@ class Run(Iterator[Record]):
         self.client_states: dict[int, Any] = {}  # with a server: of clients that have taken part
         self.mode: Mode = executor.mode
         self.why = course.why  # this mode
+        self.gradients = course.gradients  # who makes them: torch, or a compiled kernel
         self.channels_last = executor.task.channels_last  # the layout of images in the model
         self.world = executor.world  # the processes that share the work
         self._lead: Callable[[str], None] = lambda what: None  # to those that do as this one does
@@ -73,6 +76,20 @@ class Run(Iterator[Record]):
         self._numbers = executor.numbers
         self._x0 = course.x0
         self._checkpoint: Path | None = None
+
+    @property
+    def kernels(self) -> bool:
+        """Whether gradients are made by a kernel that was compiled for the model."""
+        return isinstance(self._task.oracle, Kernels)
+
+    @property
+    def manner(self) -> dict[str, Any]:
+        """How it is executed, as far as the bits of its results go."""
+        return {
+            "mode": self.mode,
+            "channels_last": self.channels_last,
+            "kernels": self.kernels,
+        }
 
     state: Any  # its field x is the model, or for peers (m, D) one in each row
 
@@ -297,6 +314,7 @@ class Run(Iterator[Record]):
             "evaluation_batch": repr(course.evaluation_batch),
             "checkpoint_every": repr(course.checkpoint_every),
             "mode": self.mode,
+            "kernels": repr(self.kernels),
             "the code of undrift": code_digest(),
             "torch": torch.__version__,
         }
@@ -311,7 +329,7 @@ class Run(Iterator[Record]):
                 self.totals,
                 self.record,
                 self._experiment,
-                {"mode": self.mode, "channels_last": self.channels_last},
+                self.manner,
             )
             disk.write(shards.own_folder(self._checkpoint, self.world), snapshot)
 

@@ -15,26 +15,14 @@ from torch import nn
 from undrift import participation as laws
 from undrift import route as routes
 from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
-from undrift.compiled import Compiled
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
-from undrift.dense import Dense
 from undrift.devices import Fleet
 from undrift.devices import parse as parse_devices
-from undrift.engine import calibrate
 from undrift.engine import checkpoint as disk
-from undrift.engine.choose import (
-    STACKED_BYTES,
-    STACKED_PEER_BYTES,
-    choose,
-    chunk_for,
-    row_cost,
-    stack_for,
-    trial_of_peers,
-    trial_with_server,
-    worth_trimming,
-)
+from undrift.engine.arrange import Load, Wishes, arrange
+from undrift.engine.choose import row_cost, worth_trimming
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execute import Executor, Mode, Tap
 from undrift.engine.federated_run import FederatedRun
@@ -79,6 +67,7 @@ def simulate(
     threads: int | None = None,
     channels_last: bool | None = None,
     compile: bool = False,
+    kernels: bool | Literal["require"] = True,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: str | Path | None = None,
@@ -117,6 +106,9 @@ def simulate(
     compile: whether gradients are made by torch's compiler, which takes a C++ compiler and up to a
         minute before the first round, a few seconds when it has compiled the same before. It pays
         for convolutional nets of few channels, not for wide ones.
+    kernels: whether gradients of small nets are made by C++ that is written and compiled for the
+        model (docs/kernels.md), some seconds once; where that is not possible, or a run is short,
+        torch makes them and `run.gradients` says why. "require" refuses to do without.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
     processes: how many share the work, this one included; others are started and ended as needed.
@@ -154,6 +146,8 @@ def simulate(
     if clip is not None:
         require_positive("simulate", clip=clip)
     require_choice("simulate", "mode", mode, ("auto", *get_args(Mode)))
+    given = kernels == "require" or isinstance(kernels, bool)
+    require(given, "simulate", "kernels as True, False or 'require'", kernels)
     work.check(len(clients))
     if isinstance(devices, str):
         devices = Fleet(parse_devices(devices, len(clients), seed=seed), seed=seed)
@@ -179,12 +173,6 @@ def simulate(
     algorithm.check(trained)
     facts = inspect(trained, loss, clients)
     task = Task(trained, layout, loss, weight_decay, clip, facts.randomness, clients.prepare)
-    if compile:
-        expected = "a loss that is the mean over the samples of a minibatch"
-        require(facts.separable, "compile=True", expected, "another", "leave compile out")
-    dense = Dense.of(task)
-    if dense is not None:
-        task = replace(task, oracle=dense)
     planner = Planner(clients, population, law, work, batch_size, seed, devices)
     pool = (task.cast(clients.inputs), task.cast(clients.targets))
     clock = None
@@ -197,35 +185,20 @@ def simulate(
             planner = replace(planner, work=paced)
     planner.check(rounds)
 
-    links, route, trial = None, None, None
+    links, route = None, None
     if isinstance(algorithm, Peer):
         links, route = _connections(algorithm, topology, allreduce, len(clients))
         for t in range(rounds):
             require_equal_steps(algorithm, planner.plan(t))
-        trial = trial_of_peers(algorithm, task, planner, pool, facts)
     else:
         resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit its size
-        trial = trial_with_server(algorithm, task, planner, pool, facts)
-    budget = STACKED_PEER_BYTES if isinstance(algorithm, Peer) else STACKED_BYTES
-    chunk = chunk_size or chunk_for(facts, task, planner, budget)
-    if chunk_size is None and isinstance(algorithm, Federated):
-        chunk = min(chunk, stack_for(facts, task, planner))
     # Of several processes all must choose the same, on however many cores each is.
     alone = processes in (None, 1) and not launched()
-    cohort = max((len(planner.plan(t).ids) for t in range(min(rounds, 3))), default=0)
-    possible = choose(
-        mode, facts, task, planner, trial, chunk, threads, cohort=cohort if alone else 1
-    )
     begun = None if resume is None or not alone else disk.manner(Path(resume))
-    how = next((each for each in possible if begun and each.mode == begun["mode"]), possible[0])
-    if begun and channels_last is None:
-        channels_last = begun["channels_last"]
-    if alone and not begun and not compile and calibrate.wanted(rounds, planner, possible):
-        how = calibrate.fastest(possible, task, planner, trial, _name(algorithm))
-    innermost = how.channels_last if channels_last is None else channels_last
-    innermost = innermost and how.mode != "stacked"  # which vmap does not know
-    oracle = Compiled() if compile and dense is None else task.oracle
-    task = replace(task, channels_last=innermost, oracle=oracle)
+    wishes = Wishes(mode, chunk_size, threads, channels_last, compile, kernels)
+    load = Load(algorithm, planner, pool, facts, rounds, alone)
+    arranged = arrange(load, task, wishes, begun)
+    task, how = arranged.task, arranged.how
 
     # All that one process can refuse by itself has been refused; from here on it is with others.
     world = enter(simulate, arguments)
@@ -238,33 +211,29 @@ def simulate(
             world.require_same(_alike(layout, clients, measured, **saves))
             world.share_model(trained)
         several = threads or torch.get_num_threads()  # of this process, as it is now
+        task = replace(task, oracle=task.oracle.on(several))
         every = evaluate_every, evaluation_batch
         x0 = layout.unite(trained)
         training = tuple(part.training for part in model.modules())
+        manner = how.why, arranged.gradients
         course = Course(
-            training, x0, facts, rounds, *every, how.why, checkpoint_every, clock, train_loss
+            training, x0, facts, rounds, *every, *manner, checkpoint_every, clock, train_loss
         )
         run: Run
         settings = {}
         if isinstance(algorithm, Peer):
             trim = worth_trimming(facts, planner)
-            peers = PeerExecutor(task, planner, pool, how.mode, chunk, world, several, trim)
+            peers = PeerExecutor(task, planner, pool, how.mode, how.chunk, world, several, trim)
             measured = {"node_accuracy": node_accuracy, "gradient_norm": gradient_norm}
             run = PeerRun(algorithm, peers, course, links, route, **measured)
             linked = links.digest() if links else "None"
             settings = {"topology": linked, "allreduce": repr(route)}
         else:
             cost = row_cost(facts, planner)
-            executor = Executor(task, planner, pool, how.mode, chunk, cost, world, several)
+            executor = Executor(task, planner, pool, how.mode, how.chunk, cost, world, several)
             run = FederatedRun(algorithm, executor, course, tap)
         run.keep_checkpoints(checkpoint, resume, **settings)
         return follow(run)
-
-
-def _name(algorithm: object) -> str:
-    """Of a method and what is around it."""
-    inner = getattr(algorithm, "inner", None)
-    return type(algorithm).__name__ + ("" if inner is None else f" of {_name(inner)}")
 
 
 def _alike(

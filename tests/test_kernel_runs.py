@@ -1,0 +1,223 @@
+"""Runs with compiled gradients: every method, every mode, and what happens where there are none."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import undrift as ud
+from undrift import cli, tree
+from undrift.engine import arrange
+from undrift.errors import DivergenceError
+from undrift.kernels import Kernels, builder
+from undrift.testing import finish, start
+
+pytestmark = pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
+)
+CE = nn.functional.cross_entropy
+ADDING = ud.MOON, ud.FedMLB  # to the loss, which is torch's business
+SIGNS = ud.SignSGD, ud.SSDM, ud.EFSignSGD, ud.CascadingSSDM, ud.Marsit  # which may flip
+EVERY = [cls(lr=0.1) for cls in ud.ALGORITHMS if cls not in ADDING]
+
+
+def small(algorithm: Any = None, **options: Any) -> ud.Run:
+    given = {"dtype": torch.float32, "kernels": "require", **options}
+    return start(algorithm or ud.FedAvg(lr=0.1), **given)
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    return float((one.double() - other.double()).abs().max())
+
+
+class TestMethods:
+    @pytest.mark.parametrize("algorithm", EVERY, ids=lambda given: type(given).__name__)
+    def test_every_method_goes_as_with_torch(self, algorithm: Any) -> None:
+        run = small(algorithm, mode="stacked")
+        assert run.kernels
+        by_torch = small(algorithm, kernels=False)
+        assert not by_torch.kernels
+        rounds = 1 if isinstance(algorithm, SIGNS) else 4
+        for _ in range(rounds):
+            next(run), next(by_torch)
+        for a, b in zip(tree.leaves(run.state), tree.leaves(by_torch.state), strict=True):
+            scale = 1 + float(b.abs().max()) if b.numel() else 1.0
+            assert not b.numel() or apart(a, b) < 2e-5 * scale
+
+    @pytest.mark.parametrize(
+        "algorithm",
+        [ud.FedAvg(lr=0.1), ud.FedSpeed(lr=0.1), ud.Scaffold(lr=0.1), ud.NetFleet(lr=0.1)],
+        ids=lambda given: type(given).__name__,
+    )
+    def test_modes_and_threads_agree(self, algorithm: Any) -> None:
+        """FedAvg and the like have no sum whose order depends on the mode: they agree to the bit
+        but for the mean over clients."""
+        alone = finish(small(algorithm, mode="loop"))
+        assert torch.equal(finish(small(algorithm, mode="threads", threads=3)), alone)
+        stacked = finish(small(algorithm, mode="stacked", threads=1))
+        assert apart(stacked, alone) < 1e-6
+        assert torch.equal(finish(small(algorithm, mode="stacked", threads=4)), stacked)
+
+    def test_fedprox_without_its_term_is_fedavg_to_the_bit(self) -> None:
+        one, other = small(ud.FedProx(lr=0.1, mu=0.0)), small(ud.FedAvg(lr=0.1))
+        assert torch.equal(finish(one), finish(other))
+
+    def test_clip_and_weight_decay_go_around_the_kernel(self) -> None:
+        options = {"clip": 0.05, "weight_decay": 0.1, "mode": "stacked"}
+        assert apart(finish(small(**options)), finish(small(kernels=False, **options))) < 1e-5
+
+    @pytest.mark.parametrize("cls", ADDING)
+    def test_a_method_that_adds_to_the_loss_has_torch(self, cls: Any) -> None:
+        net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Linear(5, 3))
+        run = small(cls(lr=0.1), model=net, kernels=True, rounds=10**6)
+        assert run.gradients == f"torch (no kernel: {cls.__name__} adds to the loss)"
+        with pytest.raises(ValueError, match=f"got {cls.__name__} adds to the loss"):
+            small(cls(lr=0.1), model=net)
+
+
+class TestChoice:
+    def test_a_short_run_is_not_worth_it(self) -> None:
+        run = small(kernels=True)
+        assert not run.kernels
+        assert run.gradients == "torch (too short a run to compile a kernel for)"
+
+    def test_a_long_run_is(self) -> None:
+        run = small(kernels=True, rounds=10**6, mode="auto")
+        assert run.kernels
+        assert run.mode == "stacked"
+        assert "a compiled kernel, " in run.gradients
+
+    def test_what_is_not_supported_is_named(self) -> None:
+        net = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3))
+        run = small(kernels=True, model=net)
+        assert run.gradients == "torch (no kernel: GELU)"
+        with pytest.raises(ValueError, match=r"kernels='require' needs .*, got GELU; use"):
+            small(model=net)
+        with pytest.raises(ValueError, match=r"got parameters of torch.float64"):
+            small(dtype=torch.float64)
+
+    @pytest.mark.parametrize("kernels", ["yes", 1, None])
+    def test_anything_else_is_refused(self, kernels: Any) -> None:
+        with pytest.raises(ValueError, match="kernels as True, False or 'require'"):
+            small(kernels=kernels)
+
+    def test_a_wrong_gradient_is_never_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        right = Kernels.one
+        monkeypatch.setattr(Kernels, "one", lambda *given: right(*given) + 0.1)
+        with pytest.raises(ValueError, match="differs from torch's by"):
+            small()
+
+    def test_it_goes_on_as_it_was_begun(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = finish(small(rounds=6))
+        half = small(rounds=3, checkpoint=tmp_path / "a")
+        finish(half)
+        rest = small(rounds=6, kernels=True, resume=tmp_path / "a")
+        assert rest.kernels  # though so short a run would not begin with one
+        assert torch.equal(finish(rest), whole)
+        finish(small(rounds=3, kernels=False, checkpoint=tmp_path / "b"))
+        monkeypatch.setattr(arrange, "KERNEL_SECONDS", 0.0)
+        rest = small(rounds=6, kernels=True, resume=tmp_path / "b")
+        assert not rest.kernels
+
+    def test_the_choice_is_recorded_and_shown(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(arrange, "KERNEL_SECONDS", 0.0)
+        ran = CliRunner().invoke(
+            cli.app,
+            ["run", "fedavg", "--rounds", "2", "--out", str(tmp_path / "r"), "--verbose"],
+            catch_exceptions=False,
+        )
+        assert ran.exit_code == 0, ran.output
+        assert "gradients by a compiled kernel, " in ran.output
+        (file,) = (p for p in (tmp_path / "r").glob("*.json") if "facts" in p.read_text())
+        facts = json.loads(file.read_text())["facts"]
+        assert facts["kernels"] is True
+        assert facts["gradients"].startswith("a compiled kernel, ")
+
+
+class TestBuilder:
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
+        self.folder = tmp_path / "cache" / "kernels"
+
+    SOURCE = 'extern "C" int answer() { return 42; }'
+
+    def test_builds_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert builder.library(self.SOURCE).answer() == 42
+        monkeypatch.setattr(builder, "_compile", None)  # cannot be called
+        assert builder.library(self.SOURCE).answer() == 42
+        assert sorted(p.suffix for p in self.folder.iterdir()) == [".json", ".so"]
+
+    @pytest.mark.parametrize("damage", ["truncated", "replaced", "unsealed", "half a seal"])
+    def test_what_is_damaged_is_built_again(self, damage: str) -> None:
+        builder.library(self.SOURCE)
+        (kept,), (seal,) = self.folder.glob("*.so"), self.folder.glob("*.json")
+        kept_bytes = kept.read_bytes()
+        kept.unlink()  # as this process has it loaded
+        if damage == "truncated":
+            kept.write_bytes(kept_bytes[:200])
+        elif damage == "replaced":
+            kept.write_bytes(kept_bytes.replace(b"answer", b"nswera"))
+        else:
+            kept.write_bytes(kept_bytes)
+            seal.unlink() if damage == "unsealed" else seal.write_text('{"dig')
+        assert builder.library(self.SOURCE).answer() == 42
+        assert len(kept.read_bytes()) == len(kept_bytes)
+        assert b"answer" in kept.read_bytes()
+
+    @pytest.mark.parametrize(
+        ("compiler", "said"),
+        [("no-such-compiler", "no C\\+\\+ compiler"), ("false", "fails")],
+    )
+    def test_without_a_compiler_torch_does_it(
+        self, compiler: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CXX", compiler)
+        run = small(kernels=True, rounds=10**6)
+        assert not run.kernels
+        assert run.gradients.startswith("torch (no kernel: ")
+        with pytest.raises(ValueError, match=said):
+            small()
+        next(run)
+
+    def test_a_cache_that_cannot_be_written_is_done_without(self, tmp_path: Path) -> None:
+        (tmp_path / "cache").write_text("a file")
+        assert builder.library(self.SOURCE).answer() == 42
+
+    def test_many_may_start_at_once(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(3) as pool:
+            assert pool.map(_answer, [self.SOURCE] * 3) == [42] * 3
+        assert sorted(p.suffix for p in self.folder.iterdir()) == [".json", ".so"]
+
+    def test_a_forked_child_has_workers_of_its_own(self) -> None:
+        run = small(mode="stacked", threads=2, rounds=3)
+        next(run)
+        child = os.fork()
+        if child == 0:
+            next(run)
+            os._exit(0 if run.round == 2 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        next(run)
+
+
+def _answer(source: str) -> int:
+    return int(builder.library(source).answer())
+
+
+def test_errors_of_training_are_as_ever() -> None:
+    with pytest.raises(DivergenceError):
+        finish(small(ud.FedAvg(lr=3e38), mode="stacked", rounds=20))
