@@ -24,6 +24,7 @@ from benchmarks.speed.workloads import WORK, WORKLOADS, write
 from undrift.dense import Dense
 from undrift.engine import execute, federated_run, minibatch
 from undrift.engine.local import Group
+from undrift.kernels import Kernels
 from undrift.task import Autograd
 
 NAMES = ("W1", "W1b100", "W2")
@@ -62,6 +63,7 @@ def watch() -> Stopwatch:
     watch.timed(Autograd, "many", "gradients")
     watch.timed(Dense, "one", "gradients")
     watch.timed(Dense, "many", "gradients")
+    watch.timed(Kernels, "_call", "gradients")
     watch.timed(Group, "table", "batches")
     watch.timed(minibatch.Minibatches, "at", "batches")
     watch.timed(execute, "_add", "aggregation")

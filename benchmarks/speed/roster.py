@@ -45,8 +45,13 @@ class Contestant:
 ALL = f"{CORES} threads"
 CONTESTANTS: dict[str, Contestant] = {
     REFERENCE: Contestant("undrift", "defaults", workloads=(*FEDERATED, "G1", "A1")),
-    "undrift-compile": Contestant("undrift", "compile=True", variant="compile"),
-    "undrift-kernels": Contestant("undrift", "kernels=True", variant="kernels"),
+    # Where there are kernels they are the default; W2's net has none.
+    "undrift-torch": Contestant(
+        "undrift", "kernels=False", variant="torch", workloads=("W1", "W1b10", "W1b100", "G1")
+    ),
+    "undrift-compile": Contestant(
+        "undrift", "kernels=False, compile=True", variant="compile", workloads=("W1", "W2")
+    ),
     "undrift-full-precision": Contestant(
         "undrift", "full precision", variant="full-precision", workloads=("A1",)
     ),

@@ -100,9 +100,12 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
         if held is None or REFERENCE not in held["summary"]:
             continue
         said = f"{text}: {_cell(held, REFERENCE, 'seconds', 1.0, ' s')}"
-        full = "undrift-full-precision"
-        if full in held["summary"]:
-            said += f", in full precision {_cell(held, full, 'seconds', 1.0, ' s')}"
+        for other, words in (
+            ("undrift-full-precision", "in full precision"),
+            ("undrift-torch", "with `kernels=False`"),
+        ):
+            if other in held["summary"]:
+                said += f", {words} {_cell(held, other, 'seconds', 1.0, ' s')}"
         lines.append(f"{said}.")
     scores = [one for held in found["workloads"].values() for one in held["scores"].values()]
     if any(score["disturbed"] for score in scores):

@@ -1,8 +1,8 @@
-"""undrift itself. Variants: "" (all at its default), "compile", and for A1 "full-precision"."""
+"""undrift itself. Variants: "" (all at its default), "torch" (without kernels), "compile" (torch's
+compiler instead of them), and for A1 "full-precision"."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,10 @@ from undrift.route import Ring
 ENDLESS = 10**6  # rounds; as many as are asked for are played, and none is evaluated
 ENDLESS_OF_PEERS = 10**3  # each of which is planned in advance
 OPTIONS = {"cnn2": {"dropout": 0.0}, "resnet18-gn": {"stem": 3}}
-SWITCHES = ("compile", "kernels")  # arguments of simulate that a variant turns on
+SWITCHES: dict[str, dict[str, Any]] = {  # arguments of simulate
+    "torch": {"kernels": False},
+    "compile": {"kernels": False, "compile": True},
+}
 
 
 def clients_of(path: str, first: int | None = None) -> ud.Clients:
@@ -90,14 +93,11 @@ def synchronise(line: Line, workload: Workload, variant: str) -> None:
 def main() -> None:
     options, line = Options.parse(), Line()
     workload = WORKLOADS[options.workload]
-    known = inspect.signature(ud.simulate).parameters
-    if options.variant in SWITCHES and options.variant not in known:
-        line.refuse(f"undrift.simulate has no argument {options.variant!r}")
-    elif workload.net == "vector":
+    if workload.net == "vector":
         synchronise(line, workload, options.variant)
     else:
         clients = clients_of(options.data)
-        switches = {options.variant: True} if options.variant else {}
+        switches = SWITCHES.get(options.variant, {})
         play(line, simulation(workload, clients, **switches), clients)
 
 
