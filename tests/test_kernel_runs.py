@@ -6,16 +6,20 @@ import json
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 import undrift as ud
-from undrift import cli, tree
+from tests.test_cli import call, undrift  # noqa: F401 -- fixtures
+from undrift import tree
 from undrift.engine import arrange
 from undrift.errors import DivergenceError
 from undrift.kernels import Kernels, builder
@@ -37,6 +41,12 @@ def small(algorithm: Any = None, **options: Any) -> ud.Run:
 
 def apart(one: Tensor, other: Tensor) -> float:
     return float((one.double() - other.double()).abs().max())
+
+
+def trial_in(folder: Path) -> dict[str, Any]:
+    """What the folder of one run says of it."""
+    (text,) = (text for p in folder.glob("*.json") if '"facts"' in (text := p.read_text()))
+    return json.loads(text)
 
 
 class TestMethods:
@@ -107,8 +117,34 @@ class TestChoice:
 
     @pytest.mark.parametrize("kernels", ["yes", 1, None])
     def test_anything_else_is_refused(self, kernels: Any) -> None:
-        with pytest.raises(ValueError, match="kernels as True, False or 'require'"):
+        with pytest.raises(ValueError, match="kernels as True, False, 'always' or 'require'"):
             small(kernels=kernels)
+
+    def test_a_model_that_fits_already_has_a_kernel(self) -> None:
+        """Its gradient is rounding alone, in which the two need not agree."""
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 3))
+        clients = ud.Clients([(10 * torch.eye(6)[:3], torch.arange(3))] * 2)
+        with torch.no_grad():
+            net[0].weight.copy_(2 * torch.eye(3, 6))
+        run = small(model=net, clients=clients, work=ud.Steps(1), participation=2)
+        assert run.kernels
+
+    def test_what_never_reaches_the_kernel_is_told(self) -> None:
+        clients = ud.Clients([(torch.randn(4, 6), torch.ones(4, 3, dtype=torch.int64))] * 2)
+        net = nn.Sequential(nn.Linear(6, 3))
+        given = {"model": net, "clients": clients, "work": ud.Steps(1), "participation": 2}
+        with pytest.raises(ValueError, match=r"torch.int64 under Squared"):
+            small(loss=nn.functional.mse_loss, **given)
+
+    def test_an_error_of_the_method_is_its_own(self) -> None:
+        @dataclass(frozen=True)
+        class Bad(ud.FedAvg):
+            def local(self, down: Any, client: Any, steps: Any) -> Any:
+                raise RuntimeError("not today")
+
+        with pytest.raises(RuntimeError, match="not today"):
+            finish(small(Bad(lr=0.1)))
 
     def test_a_wrong_gradient_is_never_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         right = Kernels.one
@@ -124,25 +160,70 @@ class TestChoice:
         finish(half)
         rest = small(rounds=6, kernels=True, resume=tmp_path / "a")
         assert rest.kernels  # though so short a run would not begin with one
+        assert not small(rounds=6, kernels=False, resume=tmp_path / "a").kernels
         assert torch.equal(finish(rest), whole)
         finish(small(rounds=3, kernels=False, checkpoint=tmp_path / "b"))
         monkeypatch.setattr(arrange, "KERNEL_SECONDS", 0.0)
         rest = small(rounds=6, kernels=True, resume=tmp_path / "b")
         assert not rest.kernels
+        assert rest.gradients == "torch (as it was begun)"
+
+    @pytest.mark.parametrize("kernels", ["always", "require", False])
+    def test_a_folders_experiment_is_repeated_with_the_same_bits(
+        self,
+        call: Any,  # noqa: F811
+        kernels: Any,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        file = tmp_path / "one.toml"
+        file.write_text(
+            f"[training]\nrounds = 2\n[engine]\nkernels = {json.dumps(kernels)}\n"
+            '[[methods]]\nname = "fedavg"\nlr = 0.1\n'
+        )
+        assert call("run", str(file), "--quiet", "--out", str(tmp_path / "a"))[0] == 0
+        monkeypatch.setattr(arrange, "KERNEL_SECONDS", 0.0)
+        again = str(tmp_path / "a" / "experiment.toml")
+        assert call("run", again, "--quiet", "--out", str(tmp_path / "b"))[0] == 0
+        one, other = trial_in(tmp_path / "a"), trial_in(tmp_path / "b")
+        assert one["facts"]["kernels"] is other["facts"]["kernels"] is (kernels is not False)
+        assert one["model_sha256"] == other["model_sha256"]
+
+    def test_processes_of_which_one_has_no_compiler_agree(self, tmp_path: Path) -> None:
+        script = tmp_path / "job.py"
+        script.write_text(
+            "import os\n"
+            "if os.environ['RANK'] == '1':\n"
+            "    os.environ['CXX'] = 'no-such-compiler'\n"
+            "import torch, undrift as ud\n"
+            "from undrift.testing import start\n"
+            "run = start(ud.FedAvg(lr=0.1), dtype=torch.float32, kernels='always')\n"
+            "for record in run: pass\n"
+            "print(run.kernels, run.gradients)\n"
+        )
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        ran = subprocess.run(
+            [*torchrun, "--nproc-per-node=2", str(script)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.count("False torch (") == 2
 
     def test_the_choice_is_recorded_and_shown(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        call: Any,  # noqa: F811
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(arrange, "KERNEL_SECONDS", 0.0)
-        ran = CliRunner().invoke(
-            cli.app,
-            ["run", "fedavg", "--rounds", "2", "--out", str(tmp_path / "r"), "--verbose"],
-            catch_exceptions=False,
-        )
-        assert ran.exit_code == 0, ran.output
-        assert "gradients by a compiled kernel, " in ran.output
-        (file,) = (p for p in (tmp_path / "r").glob("*.json") if "facts" in p.read_text())
-        facts = json.loads(file.read_text())["facts"]
+        given = "--rounds", "2", "--out", str(tmp_path / "r"), "--verbose"
+        code, out, err = call("run", "fedavg", *given)
+        assert code == 0, err
+        assert "gradients by a compiled kernel, " in out + err
+        facts = trial_in(tmp_path / "r")["facts"]
         assert facts["kernels"] is True
         assert facts["gradients"].startswith("a compiled kernel, ")
 
@@ -151,12 +232,14 @@ class TestBuilder:
     @pytest.fixture(autouse=True)
     def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(builder, "_loaded", {})
         self.folder = tmp_path / "cache" / "kernels"
 
     SOURCE = 'extern "C" int answer() { return 42; }'
 
     def test_builds_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert builder.library(self.SOURCE).answer() == 42
+        monkeypatch.setattr(builder, "_loaded", {})
         monkeypatch.setattr(builder, "_compile", None)  # cannot be called
         assert builder.library(self.SOURCE).answer() == 42
         assert sorted(p.suffix for p in self.folder.iterdir()) == [".json", ".so"]
@@ -174,13 +257,14 @@ class TestBuilder:
         else:
             kept.write_bytes(kept_bytes)
             seal.unlink() if damage == "unsealed" else seal.write_text('{"dig')
+        builder._loaded.clear()
         assert builder.library(self.SOURCE).answer() == 42
         assert len(kept.read_bytes()) == len(kept_bytes)
         assert b"answer" in kept.read_bytes()
 
     @pytest.mark.parametrize(
         ("compiler", "said"),
-        [("no-such-compiler", "no C\\+\\+ compiler"), ("false", "fails")],
+        [("no-such-compiler -x", "no C\\+\\+ compiler"), ("false", "fails")],
     )
     def test_without_a_compiler_torch_does_it(
         self, compiler: str, said: str, monkeypatch: pytest.MonkeyPatch
@@ -193,9 +277,28 @@ class TestBuilder:
             small()
         next(run)
 
-    def test_a_cache_that_cannot_be_written_is_done_without(self, tmp_path: Path) -> None:
+    def test_a_cache_that_cannot_be_written_is_done_without(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "cache").write_text("a file")
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert builder.library(self.SOURCE).answer() == 42
+        assert not list(tmp_path.glob("undrift-kernels-*"))  # loaded, it needs no file
+        monkeypatch.setattr(builder, "_compile", None)  # cannot be called
+        assert builder.library(self.SOURCE).answer() == 42
+
+    def test_what_a_killed_build_has_left_is_swept(self) -> None:
+        old, new = (self.folder / f"{builder.BUILDING}{age}" for age in ("old", "new"))
+        old.mkdir(parents=True), new.mkdir()
+        os.utime(old, (0, 0))
+        builder.library(self.SOURCE)
+        assert not old.exists()
+        assert new.exists()
+
+    def test_a_compiler_may_have_arguments(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))))
+        monkeypatch.setenv("CXX", f"{found} -DANSWER=43")
+        assert builder.library(self.SOURCE.replace("42", "ANSWER")).answer() == 43
 
     def test_many_may_start_at_once(self) -> None:
         context = multiprocessing.get_context("spawn")

@@ -294,6 +294,31 @@ class TestReader:
         x, batch = batch_of(task, (1, 10, 10), 3, clients=2, samples=5)
         assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
 
+    def test_reads_a_layer_that_is_the_whole_model(self) -> None:
+        task, kernels = kernels_of(nn.Linear(6, 3), (6,))
+        x, batch = batch_of(task, (6,), 3, clients=2, samples=5)
+        assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+
+    def test_threads_that_do_something_else_are_left_alone(self) -> None:
+        """While a tracer is at work, torch is changed for everybody."""
+        other, task, failed = Plain(), task_of(Functions()), []
+        reading = threading.Event()
+
+        def forward() -> None:
+            while not reading.is_set():
+                try:
+                    other(torch.zeros(1, 4))
+                except Exception as error:
+                    failed.append(error)
+
+        caller = threading.Thread(target=forward)
+        caller.start()
+        for _ in range(100):
+            read(task, (1, 10, 10), ())
+        reading.set()
+        caller.join()
+        assert not failed
+
     @pytest.mark.parametrize("way", ["residual", "twice", "frozen", "hooked", "branch", "shared"])
     def test_a_model_that_is_no_chain_is_refused(self, way: str) -> None:
         model: nn.Module = Residual() if way in ("residual", "twice", "branch") else Plain()
@@ -327,6 +352,7 @@ class Functions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(F.max_pool2d(self.drop(self.conv(x)), 2))
         h = torch.tanh(self.first(h.view(x.shape[0], -1)))
+        h = torch.flatten(h, start_dim=1)
         return self.second(F.dropout(h, 0.4, training=self.training))
 
 

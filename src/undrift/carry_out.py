@@ -46,7 +46,9 @@ class Recorder:
             before = None if folder is None else read_trial(folder, job.name)
             if before is not None and "mode" in before.facts:
                 manner = {name: before.facts.get(name) for name in ("mode", "channels_last")}
-                return {**manner, "kernels": bool(before.facts.get("kernels"))}
+                if job.experiment.engine.kernels == "require":
+                    return manner
+                return {**manner, "kernels": "always" if before.facts.get("kernels") else False}
         return {}
 
     def earlier(self, job: Job) -> Trial | None:

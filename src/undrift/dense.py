@@ -112,7 +112,7 @@ def _layers(task: Task) -> tuple[Layer, ...]:
         return ()
     starts = dict(zip(task.layout.names, task.layout.starts, strict=True))
     layers: list[Layer] = []
-    for name, part in _flattened(task.model):
+    for name, part in flattened(task.model):
         if hooked(part):
             return ()
         if type(part) is nn.Linear:
@@ -136,12 +136,12 @@ def _layers(task: Task) -> tuple[Layer, ...]:
     return tuple(layers) if layers[-1].activation is None else ()
 
 
-def _flattened(model: nn.Sequential, prefix: str = "") -> list[tuple[str, nn.Module]]:
+def flattened(model: nn.Sequential, prefix: str = "") -> list[tuple[str, nn.Module]]:
     """The parts of a chain of chains, by their full names."""
     parts: list[tuple[str, nn.Module]] = []
     for name, part in model._modules.items():  # where one that is there twice is there twice
         if type(part) is nn.Sequential and not hooked(part):
-            parts += _flattened(part, f"{prefix}{name}.")
+            parts += flattened(part, f"{prefix}{name}.")
         elif part is not None and (type(part) is not nn.Identity or hooked(part)):
             parts.append((prefix + name, part))
     return parts

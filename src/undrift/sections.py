@@ -194,8 +194,8 @@ class Engine(Part):
     )
     threads: Count | None = Field(None, description="Clients side by side in the mode threads.")
     compile: bool = Field(False, description="Gradients by torch.compile, for long runs.")
-    kernels: bool | Literal["require"] = Field(
-        True, description="Gradients of small nets by compiled kernels: true, false or require."
+    kernels: bool | Literal["always", "require"] = Field(
+        True, description="Compiled gradients of small nets: true, false, always or require."
     )
     processes: Count = Field(1, description="Processes of this machine that share the clients.")
     max_restarts: Annotated[int, Field(ge=0)] = Field(3, description="When a process is lost.")

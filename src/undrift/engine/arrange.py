@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -39,6 +38,7 @@ STEP_SECONDS = 2e-5  # that calling a gradient takes at least
 KERNEL_SECONDS = 10.0  # of gradients by torch that make compiling a kernel worth it
 
 Pool = tuple[Tensor, Tensor]
+KernelWish = bool | Literal["always", "require"]
 Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
 
 
@@ -51,16 +51,16 @@ class Wishes:
     threads: int | None
     channels_last: bool | None
     compile: bool
-    kernels: bool | Literal["require"]
+    kernels: KernelWish
 
     def following(self, manner: Mapping[str, Any] | None) -> Wishes:
         """As a run that goes on was begun, so that it gives the same bits."""
         if not manner:
             return self
-        kernels: bool | Literal["require"] = self.kernels and bool(manner.get("kernels"))
+        begun: KernelWish = "always" if manner.get("kernels") else False
         return replace(
             self,
-            kernels="require" if self.kernels == "require" else kernels,
+            kernels=self.kernels if self.kernels in (False, "require") else begun,
             channels_last=(
                 manner["channels_last"] if self.channels_last is None else self.channels_last
             ),
@@ -72,6 +72,10 @@ class Arrangement:
     task: Task  # with the oracle and the layout of images
     how: Execution
     gradients: str  # who makes them, for a reader
+
+    @property
+    def kernels(self) -> bool:
+        return isinstance(self.task.oracle, Kernels)
 
 
 @dataclass(frozen=True)
@@ -112,11 +116,12 @@ def arrange(load: Load, task: Task, wishes: Wishes, begun: Mapping[str, Any] | N
     if wishes.compile:
         expected = "a loss that is the mean over the samples of a minibatch"
         require(load.facts.separable, "compile=True", expected, "another", "leave compile out")
+    asked_for = wishes.kernels
     wishes = wishes.following(begun)
     dense = Dense.of(task)
     if dense is not None:
         task = replace(task, oracle=dense)
-    kernels, gradients = _kernels(load, task, wishes, bool(begun))
+    kernels, gradients = _kernels(load, task, wishes, asked_for)
     if kernels is not None:
         task = replace(task, oracle=kernels)
     trial, chunk = load.trial(task), _chunk(load, task, wishes)
@@ -150,16 +155,17 @@ def _cohort(load: Load) -> int:
     return max((len(load.planner.plan(t).ids) for t in rounds), default=0)
 
 
-def _kernels(load: Load, task: Task, wishes: Wishes, going_on: bool) -> tuple[Kernels | None, str]:
+def _kernels(
+    load: Load, task: Task, wishes: Wishes, asked_for: KernelWish
+) -> tuple[Kernels | None, str]:
     """A kernel for the model if there is one and it pays, and a word on it."""
     if not wishes.kernels:
-        return None, "torch (kernels are off)"
+        return None, "torch (as it was begun)" if asked_for else "torch (kernels are off)"
     sample = load.sample(task)
     threads = wishes.threads or torch.get_num_threads()
     try:
         chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
-        asked = wishes.kernels == "require" or going_on
-        if not asked and load.seconds(chain.products) < KERNEL_SECONDS:
+        if wishes.kernels is True and load.seconds(chain.products) < KERNEL_SECONDS:
             return None, "torch (too short a run to compile a kernel for)"
         kernels = build(task, chain, threads)
         with fitting_threads(0):
@@ -184,8 +190,10 @@ def _uses(load: Load, task: Task, kernels: Kernels) -> bool:
     size = len(ids)
     cohort = Cohort(0, clients, size, 1.0)
     plan = Plan(0, ids, np.full(size, 1 / size), np.ones(size, dtype=np.int64), cohort)
-    with suppress(Exception):  # which the run itself will meet
+    try:
         load.trial(task)(plan, Execution("loop", ""))
+    except Exception:
+        return True  # which the run itself will meet
     return kernels.calls > before
 
 

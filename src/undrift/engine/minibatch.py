@@ -161,9 +161,12 @@ class Stacked:
         return _functorch._add_batch_dim(g, 0, level)  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor) -> Tensor:
-        if self._picks:
-            places = Places(*self._pool, self._index, self._counts, self._keys.dropout)
-            g = self._task.oracle.at(x, places)
+        if self._task.oracle.spreads:
+            pool, index = self._pool, self._index
+            if not self._picks:
+                pool = self._all.inputs.flatten(0, 1), self._all.targets.flatten(0, 1)
+                index = torch.arange(index.numel(), device=index.device).view(index.shape)
+            g = self._task.oracle.at(x, Places(*pool, index, self._counts, self._keys.dropout))
             if g is not None:
                 return g
         return self._task.gradients(x, self._all)

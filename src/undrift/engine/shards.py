@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from undrift.engine import checkpoint as disk
 from undrift.engine.world import TogetherError, World
@@ -46,6 +46,13 @@ def hold_checkpoints(folder: Path, world: World) -> bool:
 def saved(folder: Path) -> bool:
     """Whether this machine has checkpoints there, of however many processes."""
     return folder.is_dir() and bool(_sizes(folder))
+
+
+def manner(folder: Path) -> dict[str, Any] | None:
+    """How a run was executed that is to go on from here; all its parts say the same."""
+    parts = (_shard(folder, 0, size) for size in _sizes(folder)) if folder.is_dir() else iter(())
+    own = (path for path in sorted(folder.glob("rank-*")))  # where rank 0's is elsewhere
+    return next((found for part in (*parts, *own) if (found := disk.manner(part))), None)
 
 
 def find(folder: Path, world: World) -> Found | None:

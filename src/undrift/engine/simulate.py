@@ -20,8 +20,8 @@ from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
 from undrift.devices import parse as parse_devices
-from undrift.engine import checkpoint as disk
-from undrift.engine.arrange import Load, Wishes, arrange
+from undrift.engine import shards
+from undrift.engine.arrange import KernelWish, Load, Wishes, arrange
 from undrift.engine.choose import row_cost, worth_trimming
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execute import Executor, Mode, Tap
@@ -67,7 +67,7 @@ def simulate(
     threads: int | None = None,
     channels_last: bool | None = None,
     compile: bool = False,
-    kernels: bool | Literal["require"] = True,
+    kernels: KernelWish = True,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: str | Path | None = None,
@@ -103,12 +103,13 @@ def simulate(
         float rounding.
     channels_last: whether images go through the model with their channels innermost; None finds out
         as "auto" does.
-    compile: whether gradients are made by torch's compiler, which takes a C++ compiler and up to a
-        minute before the first round, a few seconds when it has compiled the same before. It pays
-        for convolutional nets of few channels, not for wide ones.
+    compile: whether gradients that have no kernel are made by torch's compiler, which takes a C++
+        compiler and up to a minute before the first round, a few seconds when it has compiled the
+        same before. It pays for convolutional nets of few channels, not for wide ones.
     kernels: whether gradients of small nets are made by C++ that is written and compiled for the
         model (docs/kernels.md), some seconds once; where that is not possible, or a run is short,
-        torch makes them and `run.gradients` says why. "require" refuses to do without.
+        torch makes them and `run.gradients` says why. "always" does not mind a short run, "require"
+        refuses to do without.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
     processes: how many share the work, this one included; others are started and ended as needed.
@@ -146,8 +147,8 @@ def simulate(
     if clip is not None:
         require_positive("simulate", clip=clip)
     require_choice("simulate", "mode", mode, ("auto", *get_args(Mode)))
-    given = kernels == "require" or isinstance(kernels, bool)
-    require(given, "simulate", "kernels as True, False or 'require'", kernels)
+    given = kernels in ("always", "require") or isinstance(kernels, bool)
+    require(given, "simulate", "kernels as True, False, 'always' or 'require'", kernels)
     work.check(len(clients))
     if isinstance(devices, str):
         devices = Fleet(parse_devices(devices, len(clients), seed=seed), seed=seed)
@@ -194,10 +195,10 @@ def simulate(
         resolve(algorithm, 0).init(layout.gather(trained))  # refuses what does not fit its size
     # Of several processes all must choose the same, on however many cores each is.
     alone = processes in (None, 1) and not launched()
-    begun = None if resume is None or not alone else disk.manner(Path(resume))
+    begun = None if resume is None else shards.manner(Path(resume))
     wishes = Wishes(mode, chunk_size, threads, channels_last, compile, kernels)
     load = Load(algorithm, planner, pool, facts, rounds, alone)
-    arranged = arrange(load, task, wishes, begun)
+    plain, arranged = task, arrange(load, task, wishes, begun)
     task, how = arranged.task, arranged.how
 
     # All that one process can refuse by itself has been refused; from here on it is with others.
@@ -209,6 +210,11 @@ def simulate(
             measured = {"train_loss": train_loss, "node_accuracy": node_accuracy}
             measured["gradient_norm"] = gradient_norm
             world.require_same(_alike(layout, clients, measured, **saves))
+            compiled = world.gather([arranged.kernels])
+            if compiled.any() and not compiled.all():  # one of them may lack a compiler
+                without = replace(wishes, kernels=False)
+                arranged = arrange(load, plain, without, begun)
+                task, how = arranged.task, arranged.how
             world.share_model(trained)
         several = threads or torch.get_num_threads()  # of this process, as it is now
         task = replace(task, oracle=task.oracle.on(several))

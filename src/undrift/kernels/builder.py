@@ -12,41 +12,75 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from undrift.data.cache import user_cache
+from undrift.data.cache import STALE, user_cache
 from undrift.kernels.reader import UnsupportedError
 
+BUILDING = ".build-"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 PATIENCE = 300  # seconds for the compiler
+
+_loaded: dict[str, ctypes.CDLL] = {}
+_lock = threading.Lock()
 
 
 def library(source: str) -> ctypes.CDLL:
     """Raises `UnsupportedError` where it can neither be found nor built."""
     compiler = _compiler()
-    flags = [*FLAGS, _native()]
-    about = [source, compiler, _version(compiler), *flags, _processor()]
+    command = [*compiler, *FLAGS, _native()]
+    about = [source, *command, _version(compiler[0]), _processor()]
     name = hashlib.blake2b("\n".join(about).encode(), digest_size=16).hexdigest()
-    kept = _folder() / f"{name}.so"
-    if not _sound(kept):
-        kept = _build(source, [compiler, *flags], kept)
+    with _lock:
+        if name not in _loaded:
+            _loaded[name] = _found_or_built(source, command, _folder() / f"{name}.so")
+        return _loaded[name]
+
+
+def _found_or_built(source: str, command: list[str], kept: Path) -> ctypes.CDLL:
+    if _sound(kept):
+        return _load(kept)
     try:
-        return ctypes.CDLL(str(kept))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(kept.parent)
+        room = tempfile.TemporaryDirectory(prefix=BUILDING, dir=kept.parent)
+    except OSError:  # the cache cannot be written; what is built serves this process alone
+        try:
+            room = tempfile.TemporaryDirectory(prefix="undrift-kernels-")
+        except OSError as error:
+            raise UnsupportedError(f"no folder to build in ({error})") from error
+    with room as folder:  # a library that is loaded does not need its file any more
+        made = _compile(source, command, Path(folder))
+        try:
+            if Path(folder).parent == kept.parent:
+                made = _keep(made, kept)
+        except OSError as error:
+            raise UnsupportedError(f"a library cannot be written ({error})") from error
+        return _load(made)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
     except OSError as error:
         raise UnsupportedError(f"a compiled library cannot be loaded ({error})") from error
 
 
-def _compiler() -> str:
-    given = os.environ.get("CXX")
-    for name in [given] if given else ["c++", "g++", "clang++"]:
-        found = shutil.which(name)
+def _compiler() -> list[str]:
+    """With its own arguments, as in CXX="ccache g++"."""
+    given = os.environ.get("CXX", "")
+    for words in [shlex.split(given)] if given.strip() else [["c++"], ["g++"], ["clang++"]]:
+        found = shutil.which(words[0])
         if found:
-            return found
+            return [found, *words[1:]]
     raise UnsupportedError(f"no C++ compiler ({given or 'c++, g++, clang++'} not found)")
 
 
@@ -92,31 +126,20 @@ def _sound(kept: Path) -> bool:
     return False
 
 
-def _build(source: str, command: list[str], kept: Path) -> Path:
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        room = tempfile.mkdtemp(prefix=".build-", dir=kept.parent)
-    except OSError:  # the cache cannot be written; what is built serves this process alone
-        try:
-            room = tempfile.mkdtemp(prefix="undrift-kernels-")
-        except OSError as error:
-            raise UnsupportedError(f"no folder to build in ({error})") from error
-    folder = Path(room)
-    try:
-        made = _compile(source, command, folder)
-        seal = folder / "seal.json"
-        seal.write_text(json.dumps({"digest": _digest(made)}), encoding="utf-8")
-        if folder.parent != kept.parent:
-            return made
-        # A reader between the two renames sees a seal that does not fit, and builds it again.
-        made.replace(kept)
-        seal.replace(_seal(kept))
-        return kept
-    except OSError as error:
-        raise UnsupportedError(f"a library cannot be written ({error})") from error
-    finally:
-        if folder.parent == kept.parent:
-            shutil.rmtree(folder, ignore_errors=True)
+def _sweep(folder: Path) -> None:
+    """Away with what builds have left that were killed long ago."""
+    for left in folder.glob(f"{BUILDING}*"):
+        if time.time() - left.stat().st_mtime > STALE:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _keep(made: Path, kept: Path) -> Path:
+    seal = made.with_suffix(".json")
+    seal.write_text(json.dumps({"digest": _digest(made)}), encoding="utf-8")
+    # A reader between the two renames sees a seal that does not fit, and builds it again.
+    made.replace(kept)
+    seal.replace(_seal(kept))
+    return kept
 
 
 def _compile(source: str, command: list[str], folder: Path) -> Path:
@@ -127,6 +150,7 @@ def _compile(source: str, command: list[str], folder: Path) -> Path:
             [*command, str(text), "-o", str(made)],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=PATIENCE,
             check=False,
         )

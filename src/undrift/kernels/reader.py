@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from undrift.dense import hooked
+from undrift.dense import flattened, hooked
 from undrift.kernels.layers import (
     Activation,
     Chain,
@@ -83,6 +84,20 @@ def _parameters(layer: Layer) -> int:
     return weights + (0 if layer.bias is None else layer.out[0])
 
 
+_tracing = threading.Lock()  # as tracers change torch while they are at it
+
+
+class _Tracer(fx.Tracer):
+    """Lets modules be that other threads call in the meantime: a tracer sees the calls of all."""
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        if not any(isinstance(given, fx.Proxy) for given in (*args, *kwargs.values())):
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+
 class _Reading:
     """Follows one value from the input to the output."""
 
@@ -91,14 +106,32 @@ class _Reading:
         self.starts = dict(zip(task.layout.names, task.layout.starts, strict=True))
 
     def layers(self) -> list[Layer]:
+        if any(hooked(part) for part in self.model.modules()):
+            raise UnsupportedError("a layer with hooks")
+        if type(self.model) is nn.Sequential:
+            parts = flattened(self.model)
+        elif type(self.model) in _MODULES:
+            parts = [("", self.model)]
+        else:
+            return self._traced()
+        found: list[Layer] = []
+        for name, part in parts:
+            self._append(found, self._module(name, part))
+        return found
+
+    def _append(self, found: list[Layer], layer: Layer | None) -> None:
+        if layer is not None:
+            found.append(layer)
+            self.shape = layer.out
+
+    def _traced(self) -> list[Layer]:
         try:
-            graph = fx.Tracer().trace(self.model)
+            with _tracing:
+                graph = _Tracer().trace(self.model)
         except Exception as error:  # whatever a foreign model does to a tracer
             raise UnsupportedError(
                 f"a forward pass that cannot be traced ({_line(error)})"
             ) from error
-        if any(hooked(part) for part in self.model.modules()):
-            raise UnsupportedError("a layer with hooks")
         found: list[Layer] = []
         current: fx.Node | None = None
         chain: set[fx.Node] = set()
@@ -112,10 +145,7 @@ class _Reading:
                 continue  # x.size(0) and x.shape, for a view
             elif current is not None and node.args and node.args[0] is current:
                 _require_alone(node, current)
-                layer = self._layer(node)
-                if layer is not None:
-                    found.append(layer)
-                    self.shape = layer.out
+                self._append(found, self._layer(node))
                 current = node
             else:
                 raise UnsupportedError(f"`{node.name}`, which is not a step of a chain")
@@ -138,7 +168,7 @@ class _Reading:
 
     def _module(self, name: str, part: nn.Module) -> Layer | None:
         read = _MODULES.get(type(part))
-        if read is None:
+        if read is None or "forward" in part.__dict__:  # which somebody has replaced
             raise UnsupportedError(type(part).__name__)
         return read(self, name, part)
 
@@ -151,14 +181,15 @@ class _Reading:
         if target is F.avg_pool2d:
             return self._avg_pool("", nn.AvgPool2d(*args, **kwargs))
         if target is torch.flatten:
-            return self._flatten("", nn.Flatten(*(args or [0]), **kwargs))
+            given = {"start_dim": 0} | dict(zip(("start_dim", "end_dim"), args, strict=False))
+            return self._flatten("", nn.Flatten(**(given | kwargs)))
         if target == "view":
             return self._view(args)
         if target in (F.dropout, F.dropout2d):
-            given = {"p": 0.5, "training": True} | dict(zip(("p", "training"), args, strict=False))
-            given |= kwargs
-            part = nn.Dropout(given["p"]) if target is F.dropout else nn.Dropout2d(given["p"])
-            return self._drop("", part.train(bool(given["training"])))
+            said = {"p": 0.5, "training": True} | dict(zip(("p", "training"), args, strict=False))
+            said |= kwargs
+            part = nn.Dropout(said["p"]) if target is F.dropout else nn.Dropout2d(said["p"])
+            return self._drop("", part.train(bool(said["training"])))
         raise UnsupportedError(f"`{getattr(target, '__name__', target)}`")
 
     def _start(self, name: str) -> int:
@@ -170,8 +201,9 @@ class _Reading:
         names = {what for what, _ in part.named_parameters(recurse=False)}
         if not names <= {"weight", "bias"}:  # such as weight norm's
             raise UnsupportedError(f"parametrised weights of {name}")
-        bias = None if getattr(part, "bias", None) is None else self._start(f"{name}.bias")
-        return self._start(f"{name}.weight"), bias
+        prefix = f"{name}." if name else ""
+        bias = None if getattr(part, "bias", None) is None else self._start(f"{prefix}bias")
+        return self._start(f"{prefix}weight"), bias
 
     def _matrix(self, name: str, part: nn.Linear) -> Matrix:
         if self.shape != (part.in_features,):
@@ -229,7 +261,7 @@ class _Reading:
             sizes = sizes[0]
         numbers = math.prod(self.shape)
         batch, rest = sizes if len(sizes) == 2 else (None, None)
-        measured = isinstance(batch, fx.Node) and rest in (-1, numbers)
+        measured = isinstance(batch, fx.Node) and _is_batch(batch) and rest in (-1, numbers)
         if not measured and not (batch == -1 and rest == numbers):
             raise UnsupportedError("a view that is not flat")
         return self._flatten("", nn.Flatten())
@@ -280,6 +312,11 @@ _METHODS: dict[str, Any] = {
     "view": "view",
     "reshape": "view",
 }
+
+
+def _is_batch(node: fx.Node) -> bool:
+    """Whether it is x.size(0) or x.shape[0]."""
+    return len(node.args) == 2 and bool(node.args[1] == 0)
 
 
 def _require_alone(node: fx.Node, current: fx.Node) -> None:
