@@ -120,6 +120,13 @@ class TestChoice:
         with pytest.raises(ValueError, match="kernels as True, False, 'always' or 'require'"):
             small(kernels=kernels)
 
+    def test_a_file_is_told_the_same(self, call: Any, tmp_path: Path) -> None:  # noqa: F811
+        file = tmp_path / "one.toml"
+        file.write_text('[engine]\nkernels = "maybe"\n[[methods]]\nname = "fedavg"\n')
+        code, _, err = call("run", str(file), "--out", str(tmp_path / "a"))
+        assert code == 2
+        assert 'kernels needs true, false, "always" or "require", got \'maybe\'' in err
+
     def test_a_model_that_fits_already_has_a_kernel(self) -> None:
         """Its gradient is rounding alone, in which the two need not agree."""
         torch.manual_seed(0)

@@ -10,7 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from undrift import models
 from undrift.check import nearest, require
@@ -32,6 +40,13 @@ def readable(parse: Callable[[str], object]) -> AfterValidator:
         return text
 
     return AfterValidator(checked)
+
+
+def _kernel_wish(given: Any) -> Any:
+    """Said in one sentence, where a union would have one for each of its members."""
+    known = isinstance(given, bool) or given in ("always", "require")
+    require(known, "kernels", 'true, false, "always" or "require"', given)
+    return given
 
 
 WorkForm = Annotated[str, readable(parse_work)]
@@ -194,7 +209,7 @@ class Engine(Part):
     )
     threads: Count | None = Field(None, description="Clients side by side in the mode threads.")
     compile: bool = Field(False, description="Gradients by torch.compile, for long runs.")
-    kernels: bool | Literal["always", "require"] = Field(
+    kernels: Annotated[bool | Literal["always", "require"], BeforeValidator(_kernel_wish)] = Field(
         True, description="Compiled gradients of small nets: true, false, always or require."
     )
     processes: Count = Field(1, description="Processes of this machine that share the clients.")
