@@ -294,6 +294,14 @@ class TestBuilder:
         monkeypatch.setattr(builder, "_compile", None)  # cannot be called
         assert builder.library(self.SOURCE).answer() == 42
 
+    def test_a_cache_may_be_named_from_where_one_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("UNDRIFT_CACHE", "here")
+        assert builder.library(self.SOURCE).answer() == 42
+        assert len(list((tmp_path / "here" / "kernels").glob("*.so"))) == 1
+
     def test_what_a_killed_build_has_left_is_swept(self) -> None:
         old, new = (self.folder / f"{builder.BUILDING}{age}" for age in ("old", "new"))
         old.mkdir(parents=True), new.mkdir()

@@ -107,7 +107,7 @@ def _processor() -> str:
 
 
 def _folder() -> Path:
-    return user_cache() / "kernels"
+    return (user_cache() / "kernels").absolute()
 
 
 def _seal(kept: Path) -> Path:
