@@ -210,6 +210,13 @@ class TestAgainstTorch:
             large = batch._replace(inputs=batch.inputs * 1e3)
             assert_close(kernels.many(task, x, large), by_torch(task, x, large))
 
+    def test_of_equals_in_a_window_the_first_is_the_largest(self) -> None:
+        model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3))
+        task, kernels = kernels_of(model, (1, 5, 5))
+        x, batch = batch_of(task, (1, 5, 5), 3, clients=2, samples=5)
+        x[:, :8] = 0.0  # the weights, so that all places are their channel's bias
+        assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+
     def test_a_stack_that_shares_its_model(self) -> None:
         task, kernels = kernels_of(nn.Sequential(nn.Linear(6, 5)), (6,))
         _, batch = batch_of(task, (6,), 5, clients=4, samples=3)
