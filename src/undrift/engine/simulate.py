@@ -214,6 +214,8 @@ def simulate(
             if compiled.any() and not compiled.all():  # one of them may lack a compiler
                 without = replace(wishes, kernels=False)
                 arranged = arrange(load, plain, without, begun)
+                words = "torch (no kernel: a process has none)"
+                arranged = replace(arranged, gradients=words)
                 task, how = arranged.task, arranged.how
             world.share_model(trained)
         several = threads or torch.get_num_threads()  # of this process, as it is now
