@@ -17,10 +17,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from undrift import bits, keyed
-from undrift.engine.comm import Traffic, all_reduce
-from undrift.merge import Mean, OneBit
-from undrift.route import Ring
+from undrift import keyed
+from undrift.comm import bits
+from undrift.comm.merges import Mean, OneBit
+from undrift.comm.routes import Ring
+from undrift.engine.collectives.inprocess import Traffic, all_reduce
 
 
 def measure(operations: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:

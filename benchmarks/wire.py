@@ -47,11 +47,11 @@ from benchmarks.network import bits_per_second, hosts, launch, this_machine
 from torch import Tensor, nn
 
 from undrift import keyed, models
+from undrift.comm.merges import Mean, OneBit, SignSum
+from undrift.comm.routes import Ring, Route, Torus
 from undrift.core import Merge
-from undrift.engine.post import Arrived, Expected, Letter, Post, Transit
-from undrift.engine.wire import all_reduce
-from undrift.merge import Mean, OneBit, SignSum
-from undrift.route import Ring, Route, Torus
+from undrift.engine.collectives.allreduce import all_reduce
+from undrift.engine.processes.transport import Arrived, Expected, Letter, Post, Transit
 from undrift.topology import near_square
 
 MERGES: dict[str, Merge] = {"mean": Mean(), "sign-vote": SignSum(vote=True), "one-bit": OneBit()}

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 import undrift as ud
 from undrift.testing import small_clients, small_net
 
+ROOT = Path(__file__).resolve().parents[1]  # of the checkout
+SHARED = ROOT.parent / "shared" / "data"  # real data sets; a clone of a user's has none
+
 
 def bed(clients: int = 5, dim: int = 3, seed: int = 0, **options: Any) -> ud.data.Quadratics:
     """Heterogeneous quadratics in float64 with known A_i, b_i and optimum."""

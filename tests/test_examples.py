@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from undrift import cli
-
-ROOT = Path(__file__).parent.parent
+from tests.support import ROOT, SHARED
+from undrift.cli import main as cli
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
@@ -51,7 +50,6 @@ def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert accuracy > 0.8
 
 
-SHARED = ROOT.parent / "shared" / "data"
 COMMANDS = re.findall(
     r"`undrift ((?:run|compare|data show) (?!runs/)[^`]+)`", (ROOT / "README.md").read_text()
 )

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import undrift as ud
-from undrift import rule, testing
-from undrift.schedule import parse, resolve
-from undrift.vector import Layout, sha256
+from undrift import testing
+from undrift.models.layout import Layout, sha256
+from undrift.optim import rules
+from undrift.optim.schedules import parse, resolve
 
 
 def test_a_vector_is_a_view_of_the_model_and_back() -> None:
@@ -135,7 +136,7 @@ def test_a_schedule_drives_the_run() -> None:
     ],
     ids=["sgd", "momentum", "nesterov", "adam"],
 )
-def test_rules_equal_torch(ours: rule.Rule, theirs: object) -> None:
+def test_rules_equal_torch(ours: rules.Rule, theirs: object) -> None:
     y = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
     p = nn.Parameter(y.clone())
     optimiser = theirs([p])  # type: ignore[operator]
@@ -149,14 +150,14 @@ def test_rules_equal_torch(ours: rule.Rule, theirs: object) -> None:
 
 
 def test_rules_have_names() -> None:
-    assert rule.parse("momentum:0.8") == ud.Momentum(0.8)
+    assert rules.parse("momentum:0.8") == ud.Momentum(0.8)
     for known in (ud.SGD(), ud.Momentum(0.8), ud.Momentum(0.8, nesterov=True), ud.Adam(0.8)):
-        assert rule.parse(str(known)) == known
-    assert rule.parse("adam:0.8:0.9") == ud.Adam(0.8, 0.9)
+        assert rules.parse(str(known)) == known
+    assert rules.parse("adam:0.8:0.9") == ud.Adam(0.8, 0.9)
     with pytest.raises(ValueError, match="nearest is 'momentum'"):
-        rule.parse("momentun")
+        rules.parse("momentun")
     with pytest.raises(ValueError, match="form such as"):
-        rule.parse("momentum:a")
+        rules.parse("momentum:a")
 
 
 def test_every_method_is_exported_and_listed() -> None:

@@ -21,11 +21,12 @@ from benchmarks.speed.results import machine
 from benchmarks.speed.table import replaced
 from benchmarks.speed.workloads import WORK, WORKLOADS, write
 
-from undrift.dense import Dense
-from undrift.engine import execute, federated_run, minibatch
-from undrift.engine.local import Group
-from undrift.kernels import Kernels
-from undrift.task import Autograd
+from undrift.engine import federated_run
+from undrift.engine.execution import batches, cohort
+from undrift.engine.execution.local import Group
+from undrift.gradients.kernels import Kernels
+from undrift.gradients.mlp import Dense
+from undrift.gradients.task import Autograd
 
 NAMES = ("W1", "W1b100", "W2")
 PARTS = ("gradients", "batches", "aggregation", "records", "update arithmetic")
@@ -65,9 +66,9 @@ def watch() -> Stopwatch:
     watch.timed(Dense, "many", "gradients")
     watch.timed(Kernels, "_call", "gradients")
     watch.timed(Group, "table", "batches")
-    watch.timed(minibatch.Minibatches, "at", "batches")
-    watch.timed(execute, "_add", "aggregation")
-    watch.timed(execute, "_not_finite", "aggregation")
+    watch.timed(batches.Minibatches, "at", "batches")
+    watch.timed(cohort, "_add", "aggregation")
+    watch.timed(cohort, "_not_finite", "aggregation")
     watch.timed(federated_run.FederatedRun, "_record", "records")
     return watch
 

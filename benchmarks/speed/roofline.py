@@ -21,10 +21,10 @@ from benchmarks.speed.table import replaced
 from torch.nn import functional as F
 
 import undrift as ud
-from undrift.kernels import build, read
-from undrift.kernels.builder import library
-from undrift.task import Autograd, Batch, Task
-from undrift.vector import Layout
+from undrift.gradients.kernels import build, read
+from undrift.gradients.kernels.builder import library
+from undrift.gradients.task import Autograd, Batch, Task
+from undrift.models.layout import Layout
 
 BEGIN, END = "<!-- roofline:begin -->", "<!-- roofline:end -->"
 TURNS = 30
@@ -54,7 +54,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def peak() -> float:
     """GFLOP/s of one core that does nothing but multiply and add what is in registers."""
-    header = files("undrift.kernels").joinpath("vectors.hpp").read_text(encoding="utf-8")
+    header = files("undrift.gradients.kernels").joinpath("vectors.hpp").read_text(encoding="utf-8")
     made = library(header + PEAK)
     made.undrift_peak.argtypes = [ctypes.c_long]
     flops = 2.0 * 12 * made.undrift_lanes() * LOOPS

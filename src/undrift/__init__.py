@@ -1,7 +1,7 @@
 """undrift: training on heterogeneous data without client drift.
 
-What is here is imported when it is first asked for, so that `import undrift` costs next to nothing
-and the command line need not wait for torch.
+Names are imported when they are first used, so `import undrift` costs next to nothing and the
+command line answers without waiting for torch. The methods are listed in `undrift.algorithms`.
 """
 
 from __future__ import annotations
@@ -9,244 +9,226 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from undrift import cost, data, ddp, devices, merge, metrics, models, route, schedule, topology
-    from undrift.accelerated import Accelerated
-    from undrift.algorithms import (
-        ALGORITHMS,
-        DSGD,
-        GTSGD,
-        LDSGD,
-        MOON,
-        PSGD,
-        SSDM,
-        CascadingSSDM,
-        EFSignSGD,
-        FedACG,
-        FedAdagrad,
-        FedAdam,
-        FedADMM,
-        FedaGrac,
-        FedAvg,
-        FedAvgM,
-        FedCM,
-        FedDC,
-        FedDyn,
-        FedGamma,
-        FedLin,
-        FedMLB,
-        FedNova,
-        FedPD,
-        FedProx,
-        FedSAM,
-        FedSpeed,
-        FedYogi,
-        Marsit,
-        MoFedSAM,
-        NetFleet,
-        Scaffold,
-        SignSGD,
+if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and editors
+    from undrift import comm as comm
+    from undrift import cost as cost
+    from undrift import data as data
+    from undrift import ddp as ddp
+    from undrift import devices as devices
+    from undrift import models as models
+    from undrift import optim as optim
+    from undrift import topology as topology
+    from undrift.algorithms import *  # noqa: F403
+    from undrift.algorithms.accelerated import Accelerated as Accelerated
+    from undrift.algorithms.compressed import Compressed as Compressed
+    from undrift.analysis.drift import Drift as Drift
+    from undrift.comm.codecs import (
+        QSGD as QSGD,
     )
-    from undrift.codec import QSGD, ScaledSign, TopK
+    from undrift.comm.codecs import (
+        ScaledSign as ScaledSign,
+    )
+    from undrift.comm.codecs import (
+        TopK as TopK,
+    )
+    from undrift.config.experiment import Experiment as Experiment
     from undrift.core import (
-        AllReduce,
-        Cohort,
-        Comm,
-        Federated,
-        Gossip,
-        Loop,
-        Merge,
-        Objective,
-        Peer,
-        Prelude,
-        Vector,
+        AllReduce as AllReduce,
+    )
+    from undrift.core import (
+        Cohort as Cohort,
+    )
+    from undrift.core import (
+        Comm as Comm,
+    )
+    from undrift.core import (
+        Federated as Federated,
+    )
+    from undrift.core import (
+        Gossip as Gossip,
+    )
+    from undrift.core import (
+        Loop as Loop,
+    )
+    from undrift.core import (
+        Merge as Merge,
+    )
+    from undrift.core import (
+        Objective as Objective,
+    )
+    from undrift.core import (
+        Peer as Peer,
+    )
+    from undrift.core import (
+        Prelude as Prelude,
+    )
+    from undrift.core import (
+        Vector as Vector,
     )
     from undrift.data import (
-        Clients,
-        Dataset,
-        Deadline,
-        Epochs,
-        GaussianSteps,
-        Replaced,
-        Resampled,
-        Spans,
-        Steps,
-        UniformSteps,
+        Clients as Clients,
     )
-    from undrift.devices import Device, Fleet
-    from undrift.drift import Drift
-    from undrift.engine.execute import Upload
-    from undrift.engine.run import Run
-    from undrift.engine.simulate import simulate
+    from undrift.data import (
+        Dataset as Dataset,
+    )
+    from undrift.data import (
+        Deadline as Deadline,
+    )
+    from undrift.data import (
+        Epochs as Epochs,
+    )
+    from undrift.data import (
+        GaussianSteps as GaussianSteps,
+    )
+    from undrift.data import (
+        Replaced as Replaced,
+    )
+    from undrift.data import (
+        Resampled as Resampled,
+    )
+    from undrift.data import (
+        Spans as Spans,
+    )
+    from undrift.data import (
+        Steps as Steps,
+    )
+    from undrift.data import (
+        UniformSteps as UniformSteps,
+    )
+    from undrift.devices import (
+        Device as Device,
+    )
+    from undrift.devices import (
+        Fleet as Fleet,
+    )
+    from undrift.engine.execution.cohort import Upload as Upload
+    from undrift.engine.participation import (
+        Bernoulli as Bernoulli,
+    )
+    from undrift.engine.participation import (
+        Cohorts as Cohorts,
+    )
+    from undrift.engine.participation import (
+        FixedSize as FixedSize,
+    )
+    from undrift.engine.participation import (
+        WithReplacement as WithReplacement,
+    )
+    from undrift.engine.run import Run as Run
+    from undrift.engine.simulate import simulate as simulate
     from undrift.errors import (
-        CheckpointError,
-        DataError,
-        DivergenceError,
-        UndriftError,
-        WorkerError,
+        CheckpointError as CheckpointError,
     )
-    from undrift.experiment import Experiment
-    from undrift.participation import Bernoulli, Cohorts, FixedSize, WithReplacement
-    from undrift.record import PeerRecord, Record, Totals
-    from undrift.rule import SGD, Adam, Momentum
-    from undrift.schedule import Schedule, exponential, piecewise
-    from undrift.vector import group_norm
-    from undrift.wrap import Compressed
+    from undrift.errors import (
+        DataError as DataError,
+    )
+    from undrift.errors import (
+        DivergenceError as DivergenceError,
+    )
+    from undrift.errors import (
+        UndriftError as UndriftError,
+    )
+    from undrift.errors import (
+        WorkerError as WorkerError,
+    )
+    from undrift.models.layout import group_norm as group_norm
+    from undrift.optim.rules import (
+        SGD as SGD,
+    )
+    from undrift.optim.rules import (
+        Adam as Adam,
+    )
+    from undrift.optim.rules import (
+        Momentum as Momentum,
+    )
+    from undrift.optim.schedules import (
+        Schedule as Schedule,
+    )
+    from undrift.optim.schedules import (
+        exponential as exponential,
+    )
+    from undrift.optim.schedules import (
+        piecewise as piecewise,
+    )
+    from undrift.results import metrics as metrics
+    from undrift.results.record import (
+        PeerRecord as PeerRecord,
+    )
+    from undrift.results.record import (
+        Record as Record,
+    )
+    from undrift.results.record import (
+        Totals as Totals,
+    )
 
 __version__ = "0.1.0"
 
-_NAMES = {  # module -> what is taken from it
-    "accelerated": "Accelerated",
-    "algorithms": (
-        "ALGORITHMS DSGD GTSGD LDSGD MOON PSGD SSDM CascadingSSDM EFSignSGD FedACG FedAdagrad "
-        "FedAdam FedADMM FedaGrac FedAvg FedAvgM FedCM FedDC FedDyn FedGamma FedLin FedMLB "
-        "FedNova FedPD FedProx FedSAM FedSpeed FedYogi Marsit MoFedSAM NetFleet Scaffold "
-        "SignSGD"
-    ),
-    "codec": "QSGD ScaledSign TopK",
+_PACKAGES = "comm cost data ddp devices models optim topology"
+_MODULES = {  # module: the names that are taken from it
+    "algorithms.accelerated": "Accelerated",
+    "algorithms.compressed": "Compressed",
+    "analysis.drift": "Drift",
+    "comm.codecs": "QSGD ScaledSign TopK",
+    "config.experiment": "Experiment",
     "core": "AllReduce Cohort Comm Federated Gossip Loop Merge Objective Peer Prelude Vector",
     "data": (
         "Clients Dataset Deadline Epochs GaussianSteps Replaced Resampled Spans Steps UniformSteps"
     ),
     "devices": "Device Fleet",
-    "drift": "Drift",
-    "engine.execute": "Upload",
+    "engine.execution.cohort": "Upload",
+    "engine.participation": "Bernoulli Cohorts FixedSize WithReplacement",
     "engine.run": "Run",
     "engine.simulate": "simulate",
     "errors": "CheckpointError DataError DivergenceError UndriftError WorkerError",
-    "experiment": "Experiment",
-    "participation": "Bernoulli Cohorts FixedSize WithReplacement",
-    "record": "PeerRecord Record Totals",
-    "rule": "SGD Adam Momentum",
-    "schedule": "Schedule exponential piecewise",
-    "vector": "group_norm",
-    "wrap": "Compressed",
+    "models.layout": "group_norm",
+    "optim.rules": "SGD Adam Momentum",
+    "optim.schedules": "Schedule exponential piecewise",
+    "results.record": "PeerRecord Record Totals",
+    "results": "metrics",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # to which every name would seem to be there
+def _names() -> list[str]:
+    """Return every public name, those of the methods included."""
+    methods = [cls.__name__ for cls in import_module("undrift.algorithms").ALGORITHMS]
+    return sorted([*_HOMES, *_PACKAGES.split(), "ALGORITHMS", *methods])
+
+
+def _submodule(name: str) -> Any:
+    """Return a module of the package, or None if there is none of this name."""
+    try:
+        return import_module(f"undrift.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"undrift.{name}":
+            raise  # the module exists and lacks another
+        return None
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for known
 
     def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            return _names()
+        value = None
         if name in _HOMES:
-            found = getattr(import_module(f"undrift.{_HOMES[name]}"), name)
-            globals()[name] = found  # the next time it is simply there
-            return found
-        if not name.startswith("_"):
-            try:
-                return import_module(f"undrift.{name}")
-            except ModuleNotFoundError as error:
-                if error.name != f"undrift.{name}":
-                    raise  # the module is there, and lacks another
-        raise AttributeError(_unknown(name), name=name)
+            module = import_module(f"undrift.{_HOMES[name]}")
+            value = getattr(module, name, None) or import_module(f"{module.__name__}.{name}")
+        elif not name.startswith("_"):
+            value = _submodule(name) or getattr(import_module("undrift.algorithms"), name, None)
+        if value is None:
+            raise AttributeError(_unknown(name), name=name)
+        globals()[name] = value  # the next access does not come here
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), "__all__", *_names()})
 
 
 def _unknown(name: str) -> str:
     from difflib import get_close_matches
 
-    lower = {known.lower(): known for known in __all__}
+    lower = {known.lower(): known for known in _names()}
     near = get_close_matches(name.lower(), lower, n=1)
     return f"undrift has no {name!r}{f'; the nearest is {lower[near[0]]!r}' if near else ''}."
-
-
-__all__ = [
-    "ALGORITHMS",
-    "DSGD",
-    "GTSGD",
-    "LDSGD",
-    "MOON",
-    "PSGD",
-    "QSGD",
-    "SGD",
-    "SSDM",
-    "Accelerated",
-    "Adam",
-    "AllReduce",
-    "Bernoulli",
-    "CascadingSSDM",
-    "CheckpointError",
-    "Clients",
-    "Cohort",
-    "Cohorts",
-    "Comm",
-    "Compressed",
-    "DataError",
-    "Dataset",
-    "Deadline",
-    "Device",
-    "DivergenceError",
-    "Drift",
-    "EFSignSGD",
-    "Epochs",
-    "Experiment",
-    "FedACG",
-    "FedADMM",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedCM",
-    "FedDC",
-    "FedDyn",
-    "FedGamma",
-    "FedLin",
-    "FedMLB",
-    "FedNova",
-    "FedPD",
-    "FedProx",
-    "FedSAM",
-    "FedSpeed",
-    "FedYogi",
-    "FedaGrac",
-    "Federated",
-    "FixedSize",
-    "Fleet",
-    "GaussianSteps",
-    "Gossip",
-    "Loop",
-    "Marsit",
-    "Merge",
-    "MoFedSAM",
-    "Momentum",
-    "NetFleet",
-    "Objective",
-    "Peer",
-    "PeerRecord",
-    "Prelude",
-    "Record",
-    "Replaced",
-    "Resampled",
-    "Run",
-    "Scaffold",
-    "ScaledSign",
-    "Schedule",
-    "SignSGD",
-    "Spans",
-    "Steps",
-    "TopK",
-    "Totals",
-    "UndriftError",
-    "UniformSteps",
-    "Upload",
-    "Vector",
-    "WithReplacement",
-    "WorkerError",
-    "cost",
-    "data",
-    "ddp",
-    "devices",
-    "exponential",
-    "group_norm",
-    "merge",
-    "metrics",
-    "models",
-    "piecewise",
-    "route",
-    "schedule",
-    "simulate",
-    "topology",
-]

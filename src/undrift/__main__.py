@@ -1,3 +1,3 @@
-from undrift.cli import main
+from undrift.cli.main import main
 
 main()

@@ -1,5 +1,4 @@
 """Checks that every algorithm of the contract must pass, for ours and for yours.
-
     from undrift.testing import check_algorithm
     check_algorithm(MyMethod(lr=0.1))
 
@@ -23,10 +22,10 @@ from torch import Tensor, nn
 from undrift import tree
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data import Clients, Steps
-from undrift.engine.execute import Upload
+from undrift.engine.execution.cohort import Upload
 from undrift.engine.run import Run
 from undrift.engine.simulate import simulate
-from undrift.schedule import Schedule
+from undrift.optim.schedules import Schedule
 from undrift.topology import ring
 
 Algorithm = Any  # a Federated or Peer that is also a dataclass, which no type can say

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 import undrift as ud
 from undrift import keyed
-from undrift.engine.comm import Traffic, all_reduce
-from undrift.merge import Mean, OneBit
-from undrift.route import Ring
+from undrift.comm.merges import Mean, OneBit
+from undrift.comm.routes import Ring
+from undrift.engine.collectives.inprocess import Traffic, all_reduce
 
 ENDLESS = 10**6  # rounds; as many as are asked for are played, and none is evaluated
 ENDLESS_OF_PEERS = 10**3  # each of which is planned in advance

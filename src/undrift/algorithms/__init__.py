@@ -1,105 +1,43 @@
-"""All methods. `ALGORITHMS` is the only list there is: add a class here and it is everywhere."""
+"""All methods, one line each, in the order in which lists and tables show them.
 
-from undrift.algorithms.cascadingssdm import CascadingSSDM
-from undrift.algorithms.dsgd import DSGD
-from undrift.algorithms.efsignsgd import EFSignSGD
-from undrift.algorithms.fedacg import FedACG
-from undrift.algorithms.fedadagrad import FedAdagrad
-from undrift.algorithms.fedadam import FedAdam
-from undrift.algorithms.fedadmm import FedADMM
-from undrift.algorithms.fedagrac import FedaGrac
-from undrift.algorithms.fedavg import FedAvg
-from undrift.algorithms.fedavgm import FedAvgM
-from undrift.algorithms.fedcm import FedCM
-from undrift.algorithms.feddc import FedDC
-from undrift.algorithms.feddyn import FedDyn
-from undrift.algorithms.fedgamma import FedGamma
-from undrift.algorithms.fedlin import FedLin
-from undrift.algorithms.fedmlb import FedMLB
-from undrift.algorithms.fednova import FedNova
-from undrift.algorithms.fedpd import FedPD
-from undrift.algorithms.fedprox import FedProx
-from undrift.algorithms.fedsam import FedSAM
-from undrift.algorithms.fedspeed import FedSpeed
-from undrift.algorithms.fedyogi import FedYogi
-from undrift.algorithms.gtsgd import GTSGD
-from undrift.algorithms.ldsgd import LDSGD
-from undrift.algorithms.marsit import Marsit
-from undrift.algorithms.mofedsam import MoFedSAM
-from undrift.algorithms.moon import MOON
-from undrift.algorithms.netfleet import NetFleet
-from undrift.algorithms.psgd import PSGD
-from undrift.algorithms.scaffold import Scaffold
-from undrift.algorithms.signsgd import SignSGD
-from undrift.algorithms.ssdm import SSDM
+To add a method, add its line here; names of `undrift`, flags, help and docs follow from it.
+"""
 
-ALGORITHMS: tuple[type, ...] = (
-    FedAvg,
-    FedProx,
-    Scaffold,
-    FedSpeed,
-    FedACG,
-    FedaGrac,
-    FedAvgM,
-    FedAdam,
-    FedYogi,
-    FedAdagrad,
-    FedCM,
-    FedDyn,
-    FedPD,
-    FedADMM,
-    FedDC,
-    FedNova,
-    FedLin,
-    FedSAM,
-    MoFedSAM,
-    FedGamma,
-    MOON,
-    FedMLB,
-    DSGD,
-    LDSGD,
-    GTSGD,
-    NetFleet,
-    PSGD,
-    SignSGD,
-    EFSignSGD,
-    SSDM,
-    CascadingSSDM,
-    Marsit,
+# ruff: noqa: I001
+
+from undrift.algorithms.fedavg import FedAvg as FedAvg
+from undrift.algorithms.fedprox import FedProx as FedProx
+from undrift.algorithms.scaffold import Scaffold as Scaffold
+from undrift.algorithms.fedspeed import FedSpeed as FedSpeed
+from undrift.algorithms.fedacg import FedACG as FedACG
+from undrift.algorithms.fedagrac import FedaGrac as FedaGrac
+from undrift.algorithms.fedavgm import FedAvgM as FedAvgM
+from undrift.algorithms.fedadam import FedAdam as FedAdam
+from undrift.algorithms.fedyogi import FedYogi as FedYogi
+from undrift.algorithms.fedadagrad import FedAdagrad as FedAdagrad
+from undrift.algorithms.fedcm import FedCM as FedCM
+from undrift.algorithms.feddyn import FedDyn as FedDyn
+from undrift.algorithms.fedpd import FedPD as FedPD
+from undrift.algorithms.fedadmm import FedADMM as FedADMM
+from undrift.algorithms.feddc import FedDC as FedDC
+from undrift.algorithms.fednova import FedNova as FedNova
+from undrift.algorithms.fedlin import FedLin as FedLin
+from undrift.algorithms.fedsam import FedSAM as FedSAM
+from undrift.algorithms.mofedsam import MoFedSAM as MoFedSAM
+from undrift.algorithms.fedgamma import FedGamma as FedGamma
+from undrift.algorithms.moon import MOON as MOON
+from undrift.algorithms.fedmlb import FedMLB as FedMLB
+from undrift.algorithms.dsgd import DSGD as DSGD
+from undrift.algorithms.ldsgd import LDSGD as LDSGD
+from undrift.algorithms.gtsgd import GTSGD as GTSGD
+from undrift.algorithms.netfleet import NetFleet as NetFleet
+from undrift.algorithms.psgd import PSGD as PSGD
+from undrift.algorithms.signsgd import SignSGD as SignSGD
+from undrift.algorithms.efsignsgd import EFSignSGD as EFSignSGD
+from undrift.algorithms.ssdm import SSDM as SSDM
+from undrift.algorithms.cascadingssdm import CascadingSSDM as CascadingSSDM
+from undrift.algorithms.marsit import Marsit as Marsit
+
+ALGORITHMS: tuple[type, ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, type)
 )
-
-__all__ = [
-    "ALGORITHMS",
-    "DSGD",
-    "GTSGD",
-    "LDSGD",
-    "MOON",
-    "PSGD",
-    "SSDM",
-    "CascadingSSDM",
-    "EFSignSGD",
-    "FedACG",
-    "FedADMM",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedCM",
-    "FedDC",
-    "FedDyn",
-    "FedGamma",
-    "FedLin",
-    "FedMLB",
-    "FedNova",
-    "FedPD",
-    "FedProx",
-    "FedSAM",
-    "FedSpeed",
-    "FedYogi",
-    "FedaGrac",
-    "Marsit",
-    "MoFedSAM",
-    "NetFleet",
-    "Scaffold",
-    "SignSGD",
-]

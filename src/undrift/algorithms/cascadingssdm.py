@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 
 from undrift.check import require, require_positive
+from undrift.comm.merges import Cascade
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Cascade
-from undrift.rule import SGD, local_update
+from undrift.optim.rules import SGD, local_update
 
 
 class CascadingSSDMNode(NamedTuple):

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import torch
 
 from undrift.check import require_positive
+from undrift.comm.merges import Code, Mean, SignSum, require_code
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Code, Mean, SignSum, require_code
-from undrift.rule import SGD, Rule, local_update, require_rule
+from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class EFSignSGDNode(NamedTuple):

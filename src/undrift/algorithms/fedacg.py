@@ -18,7 +18,7 @@ import torch
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
-from undrift.rule import SGD, Rule, require_rule
+from undrift.optim.rules import SGD, Rule, require_rule
 
 
 class FedACGServer(NamedTuple):

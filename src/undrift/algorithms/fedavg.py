@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
-from undrift.rule import SGD, Rule, require_rule
+from undrift.optim.rules import SGD, Rule, require_rule
 
 
 class FedAvgServer(NamedTuple):

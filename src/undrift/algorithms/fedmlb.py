@@ -25,7 +25,7 @@ from torch.nn.functional import kl_div, log_softmax
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.models import require_blocks
-from undrift.rule import SGD, Rule, require_rule
+from undrift.optim.rules import SGD, Rule, require_rule
 
 
 class FedMLBServer(NamedTuple):

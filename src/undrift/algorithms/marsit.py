@@ -7,7 +7,7 @@ Framework for Multi-hop All-reduce with Ultimate Compression", DAC 2022.
                        c_m <- u_m - d
     x <- x - d
 
-Every hop carries one bit a coordinate (undrift.merge.OneBit). The compensation uses the common d,
+Every hop carries one bit a coordinate (`comm.merges.OneBit`). The compensation uses the common d,
 so that x_t - mean_m c_m = x_0 - sum mean_m (u_m - c_m) holds exactly, through both kinds of rounds.
 period=None has no round in full precision, not even the first; sign(0) = +1. server_lr is the step
 of every coordinate and must be tuned (in theory lr = sqrt(M / T) and server_lr = 1 / sqrt(T D)).
@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import torch
 
 from undrift.check import is_whole, require, require_positive
+from undrift.comm.merges import Mean, OneBit
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Mean, OneBit
-from undrift.rule import SGD, Rule, local_update, require_rule
+from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class MarsitNode(NamedTuple):

@@ -24,7 +24,7 @@ from torch.nn.functional import cosine_similarity, softplus
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.models import require_features
-from undrift.rule import Momentum, Rule, require_rule
+from undrift.optim.rules import Momentum, Rule, require_rule
 
 
 class MOONServer(NamedTuple):

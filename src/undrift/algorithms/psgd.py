@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from undrift.check import require_positive
+from undrift.comm.merges import Mean
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Mean
-from undrift.rule import SGD, Rule, local_update, require_rule
+from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class PSGDNode(NamedTuple):

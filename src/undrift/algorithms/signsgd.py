@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from undrift.check import require_positive
+from undrift.comm.merges import Code, SignSum, require_code
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Code, SignSum, require_code
-from undrift.rule import SGD, Rule, local_update, require_rule
+from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class SignSGDNode(NamedTuple):

@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple
 import torch
 
 from undrift.check import require, require_choice, require_positive
+from undrift.comm.merges import Code, Largest, SignSum, euclidean, require_code
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
-from undrift.merge import Code, Largest, SignSum, euclidean, require_code
-from undrift.rule import SGD, local_update
+from undrift.optim.rules import SGD, local_update
 
 
 class SSDMNode(NamedTuple):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from undrift.check import require
+from undrift.comm.routes import Route
 from undrift.cost.machines import Machine
 from undrift.cost.steps import Gossip, Merging, Run, parse, require_merge, schedule
-from undrift.route import Route
 
 _SLOWEST, _FASTEST = 1.0, 1e18  # bits a second, between which `break_even` looks
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from undrift import route as routes
 from undrift.check import is_whole, require, require_choice
-from undrift.route import Ring, Route, SegmentedRing, Server, Torus, Tree
+from undrift.comm import routes
+from undrift.comm.routes import Ring, Route, SegmentedRing, Server, Torus, Tree
 
 Merging = Literal["mean", "one-bit", "sign-sum", "sign-vote"]
 ROUTES = (*routes.ROUTES, "gossip")

@@ -12,10 +12,10 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
 
 from undrift.check import is_whole, require, require_choice, require_positive
+from undrift.comm.merges import Code, Largest, Mean, OneBit, SignSum, euclidean, require_code
 from undrift.core import Vector
 from undrift.ddp.state import HookState
 from undrift.errors import WorkerError
-from undrift.merge import Code, Largest, Mean, OneBit, SignSum, euclidean, require_code
 
 
 @dataclass(kw_only=True, eq=False)

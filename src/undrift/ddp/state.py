@@ -19,13 +19,13 @@ from torch import Tensor
 
 from undrift import keyed
 from undrift.check import require
+from undrift.comm.merges import Largest
+from undrift.comm.routes import Route, SegmentedRing
+from undrift.comm.routes import parse as parse_route
 from undrift.core import Merge, Vector
-from undrift.engine import wire
-from undrift.engine.post import LostError, Post
+from undrift.engine.collectives import allreduce
+from undrift.engine.processes.transport import LostError, Post
 from undrift.errors import DivergenceError, UndriftError, WorkerError
-from undrift.merge import Largest
-from undrift.route import Route, SegmentedRing
-from undrift.route import parse as parse_route
 
 PATIENCE = 3.0  # seconds that ranks whose wait has failed give each other to say for whom it was
 
@@ -167,7 +167,7 @@ class HookState(ABC):
         route = parse_route(self.allreduce, post.size)
         draws = [partial(self._draw, seed, number) for number in numbers]
         try:
-            results, bad = wire.all_reduce(
+            results, bad = allreduce.all_reduce(
                 post, {post.rank: vectors}, how, route, draws, label=f"{self.name}, {label}"
             )
         except LostError as error:

@@ -23,13 +23,13 @@ from undrift.core import Cohort, Federated
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
-from undrift.engine.comm import Traffic
-from undrift.engine.execute import Executor
-from undrift.engine.local import Meter
+from undrift.engine.collectives.inprocess import Traffic
+from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.local import Meter
+from undrift.engine.execution.round import play
 from undrift.engine.plan import Plan
-from undrift.engine.round import play
-from undrift.schedule import resolve
-from undrift.task import Task
+from undrift.gradients.task import Task
+from undrift.optim.schedules import resolve
 
 MOST_STEPS = 100_000  # a fast device and a small model would otherwise run for days
 

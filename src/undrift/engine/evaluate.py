@@ -11,9 +11,9 @@ from torch import Tensor
 
 from undrift.core import Vector
 from undrift.data.clients import Clients, Pair
+from undrift.engine.participation import Floats
 from undrift.engine.world import World
-from undrift.participation import Floats
-from undrift.task import Task
+from undrift.gradients.task import Task
 
 
 class Score(NamedTuple):

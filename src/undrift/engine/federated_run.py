@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from undrift.core import Federated, Vector
-from undrift.engine import checkpoint as disk
-from undrift.engine.execute import Executor, Tap
-from undrift.engine.local import Meter
+from undrift.engine.checkpoint import store
+from undrift.engine.execution.cohort import Executor, Tap
+from undrift.engine.execution.local import Meter
+from undrift.engine.execution.round import play
 from undrift.engine.plan import Plan
-from undrift.engine.round import play
 from undrift.engine.run import Course, Run
 from undrift.errors import DivergenceError, UndriftError
-from undrift.record import Record
-from undrift.schedule import resolve
+from undrift.optim.schedules import resolve
+from undrift.results.record import Record
 
 
 class FederatedRun(Run):
@@ -78,7 +78,7 @@ class FederatedRun(Run):
             **self._lap(plan, lambda clock: clock.with_server(plan, meter)),
         )
 
-    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
+    def _joined(self, parts: list[store.Snapshot]) -> store.Snapshot:
         states = {i: state for part in parts for i, state in part.clients.items()}
         ids = np.array(sorted(states), dtype=np.int64)
         mine = ids[self.world.positions(ids)]

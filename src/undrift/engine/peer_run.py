@@ -12,23 +12,23 @@ import torch
 from torch import Tensor
 
 from undrift import tree
+from undrift.comm.routes import Route
 from undrift.core import AllReduce, Cohort, Peer, Vector
-from undrift.engine import checkpoint as disk
-from undrift.engine.comm import Exchange, Traffic
+from undrift.dry import Flat
+from undrift.engine.checkpoint import store
+from undrift.engine.collectives.inprocess import Exchange, Traffic
+from undrift.engine.collectives.network import WireExchange
 from undrift.engine.evaluate import gradient
-from undrift.engine.local import Meter
-from undrift.engine.peers import PeerExecutor
+from undrift.engine.execution.local import Meter
+from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.plan import Plan
-from undrift.engine.processes import Processes
+from undrift.engine.processes.group import Processes
 from undrift.engine.run import Course, Run
-from undrift.engine.wire_exchange import WireExchange
 from undrift.errors import UndriftError
-from undrift.flat import Flat
-from undrift.record import PeerRecord
-from undrift.route import Route
-from undrift.schedule import resolve
+from undrift.models.layout import raw_bytes
+from undrift.optim.schedules import resolve
+from undrift.results.record import PeerRecord
 from undrift.topology import Links
-from undrift.vector import raw_bytes
 
 DIFFERENT = -1  # what stands for the checksum of models that are not the same
 
@@ -212,7 +212,7 @@ class PeerRun(Run):
         if self.round == 0:  # begin again, so that the start is paid for once
             self._state = None
 
-    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
+    def _joined(self, parts: list[store.Snapshot]) -> store.Snapshot:
         rows = tree.map(lambda *leaves: torch.cat(leaves), *(part.server for part in parts))
         mine = self.world.nodes(self.size)
         own = tree.map(lambda leaf: leaf[mine.start : mine.stop].clone(), rows)

@@ -20,8 +20,8 @@ from undrift.data.availability import Register
 from undrift.data.clients import Clients
 from undrift.data.work import Work
 from undrift.devices import Fleet, Trace
+from undrift.engine.participation import Floats, Ids, Participation, Sample, WithReplacement
 from undrift.errors import UndriftError
-from undrift.participation import Floats, Ids, Participation, Sample, WithReplacement
 
 
 @dataclass(frozen=True)

@@ -15,23 +15,22 @@ from torch import nn
 
 from undrift.check import require
 from undrift.core import Vector
-from undrift.engine import checkpoint as disk
-from undrift.engine import shards
-from undrift.engine.choose import fitting_threads
+from undrift.engine.checkpoint import shards, store
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.evaluate import Score, evaluate
-from undrift.engine.execute import Executor, Mode
-from undrift.engine.local import Meter
-from undrift.engine.meeting import code_digest, restarted
-from undrift.engine.memory import kept_memory
-from undrift.engine.peers import PeerExecutor
+from undrift.engine.execution.cohort import Executor, Mode
+from undrift.engine.execution.local import Meter
+from undrift.engine.execution.memory import kept_memory
+from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.plan import Plan
-from undrift.engine.probe import Facts
+from undrift.engine.processes.rendezvous import code_digest, restarted
+from undrift.engine.tuning.probe import Facts
+from undrift.engine.tuning.rules import fitting_threads
 from undrift.engine.world import World
 from undrift.errors import UndriftError
-from undrift.kernels import Kernels
-from undrift.record import Record, Totals
-from undrift.vector import sha256
+from undrift.gradients.kernels import Kernels
+from undrift.models.layout import sha256
+from undrift.results.record import Record, Totals
 
 
 @dataclass(frozen=True)
@@ -154,23 +153,23 @@ class Run(Iterator[Record]):
 
     def frame(self) -> Any:
         """The records as a pandas frame."""
-        from undrift import notebook
+        from undrift.report import notebook
 
         return notebook.frame(self)
 
     def plot(self, metric: str = "accuracy", against: str = "round", **options: Any) -> Any:
         """A curve of the records, as matplotlib's Axes."""
-        from undrift import notebook
+        from undrift.report import notebook
 
         return notebook.plot(self, metric, against, **options)
 
     def __rich__(self) -> Any:
-        from undrift import notebook
+        from undrift.report import notebook
 
         return notebook.rich_table(self)
 
     def _repr_html_(self) -> str:
-        from undrift import notebook
+        from undrift.report import notebook
 
         return notebook.html_table(self)
 
@@ -282,8 +281,8 @@ class Run(Iterator[Record]):
         """Save to and go on from folders; `settings` must be the same when it goes on."""
         if checkpoint is None and resume is None and self.world.size == 1:
             return
-        experiment = disk.experiment(self.algorithm, self._task, self._planner)
-        self._experiment = experiment | disk.without_addresses(settings)
+        experiment = store.experiment(self.algorithm, self._task, self._planner)
+        self._experiment = experiment | store.without_addresses(settings)
         self.world.require_same(self._experiment | self._manner())
         goal = None if checkpoint is None else Path(checkpoint)
         # Processes that torchrun has started again go on from what they themselves have saved.
@@ -321,7 +320,7 @@ class Run(Iterator[Record]):
 
     def _save(self) -> None:
         if self._checkpoint is not None:
-            snapshot = disk.Snapshot(
+            snapshot = store.Snapshot(
                 self.round,
                 self._x0,
                 self._held,
@@ -331,11 +330,11 @@ class Run(Iterator[Record]):
                 self._experiment,
                 self.manner,
             )
-            disk.write(shards.own_folder(self._checkpoint, self.world), snapshot)
+            store.write(shards.own_folder(self._checkpoint, self.world), snapshot)
 
     def _load(self, folder: Path) -> None:
         how = self._experiment, self._templates, self.record_type, self._x0.device
-        parts, whole = shards.read(folder, self.world, lambda path, t: disk.read(path, t, *how))
+        parts, whole = shards.read(folder, self.world, lambda path, t: store.read(path, t, *how))
         saved = self._joined(parts) if whole else parts[0]
         require(
             saved.round <= self.rounds,
@@ -347,5 +346,5 @@ class Run(Iterator[Record]):
         self.state, self.client_states, self.record = saved.server, saved.clients, saved.record
 
     @abstractmethod
-    def _joined(self, parts: list[disk.Snapshot]) -> disk.Snapshot:
+    def _joined(self, parts: list[store.Snapshot]) -> store.Snapshot:
         """What this process holds of a checkpoint whose parts are all given."""

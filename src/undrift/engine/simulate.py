@@ -12,32 +12,32 @@ import numpy as np
 import torch
 from torch import nn
 
-from undrift import participation as laws
-from undrift import route as routes
 from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
+from undrift.comm import routes
+from undrift.comm.routes import Route
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
 from undrift.devices import parse as parse_devices
-from undrift.engine import shards
-from undrift.engine.arrange import KernelWish, Load, Wishes, arrange
-from undrift.engine.choose import row_cost, worth_trimming
+from undrift.engine import participation as laws
+from undrift.engine.checkpoint import shards
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
-from undrift.engine.execute import Executor, Mode, Tap
+from undrift.engine.execution.cohort import Executor, Mode, Tap
+from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.federated_run import FederatedRun
-from undrift.engine.meeting import TIMEOUT, launched
 from undrift.engine.peer_run import PeerRun, require_equal_steps
-from undrift.engine.peers import PeerExecutor
 from undrift.engine.plan import Planner
-from undrift.engine.probe import inspect
+from undrift.engine.processes.rendezvous import TIMEOUT, launched
+from undrift.engine.processes.workers import enter, follow
 from undrift.engine.run import Course, Run
-from undrift.engine.spawn import enter, follow
-from undrift.route import Route
-from undrift.schedule import resolve, scheduled
-from undrift.task import Loss, Task
+from undrift.engine.tuning.probe import inspect
+from undrift.engine.tuning.rules import row_cost, worth_trimming
+from undrift.engine.tuning.select import KernelWish, Load, Wishes, arrange
+from undrift.gradients.task import Loss, Task
+from undrift.models.layout import Layout, raw_bytes
+from undrift.optim.schedules import resolve, scheduled
 from undrift.topology import Links
-from undrift.vector import Layout, raw_bytes
 
 
 def simulate(

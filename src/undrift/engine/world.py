@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from undrift.engine.itinerary import Blocks
+from undrift.engine.collectives.schedule import Blocks
+from undrift.engine.participation import Ids
 from undrift.errors import CheckpointError, DivergenceError
-from undrift.participation import Ids
 
 T = TypeVar("T")
 TOLD = 64  # numbers of one `agree`: how many clients, and the first of them

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_finite, require
-from undrift.result import Trial, by_label
+from undrift.results.trial import Trial, by_label
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift import metrics
 from undrift.report.comparison import Comparison
-from undrift.result import Trial
+from undrift.results import metrics
+from undrift.results.trial import Trial
 
 Floats = NDArray[np.float64]
 Clocks = dict[str, list[tuple[NDArray[np.int64], Floats]]]

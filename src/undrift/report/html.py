@@ -14,7 +14,7 @@ from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
 from undrift.report.heat_map import heat_map
 from undrift.report.table import endings, primary, results, summary, to_target
-from undrift.strictjson import dumps
+from undrift.results.strictjson import dumps
 
 DRAWING = ("scales.js", "marks.js", "curves.js")
 

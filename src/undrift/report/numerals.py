@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from undrift.metrics import Spread
+from undrift.results.metrics import Spread
 
 THIN = "\u202f"  # between thousands; does not break
 NONE = "\u2013"

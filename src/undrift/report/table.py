@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from undrift import metrics
-from undrift.metrics import Spread, spread
 from undrift.report.comparison import Comparison
 from undrift.report.curves import SMOOTHINGS
 from undrift.report.numerals import (
@@ -19,7 +17,9 @@ from undrift.report.numerals import (
     spread_percent,
     target,
 )
-from undrift.result import Trial
+from undrift.results import metrics
+from undrift.results.metrics import Spread, spread
+from undrift.results.trial import Trial
 
 Methods = Mapping[str, list[Trial]]
 

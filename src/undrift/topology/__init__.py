@@ -8,7 +8,6 @@ Links may change with the round: whatever satisfies `Links` gives a topology for
 (`Cycle`, `DroppedLinks`, `Varying`). docs/topology.md has the table of makers and their gaps.
 """
 
-from undrift.topology.forms import near_square, parse
 from undrift.topology.graphs import (
     barabasi_albert,
     complete,
@@ -24,6 +23,7 @@ from undrift.topology.graphs import (
 )
 from undrift.topology.matrix import Links, Topology
 from undrift.topology.mixing import MIXINGS, Mixing
+from undrift.topology.parsing import near_square, parse
 from undrift.topology.varying import Cycle, DroppedLinks, Varying
 
 __all__ = [

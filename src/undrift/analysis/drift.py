@@ -1,0 +1,268 @@
+"""How far the clients of a round drift apart, from their local models y_i.
+
+    drift = Drift()
+    run = simulate(..., tap=drift)
+
+Nothing of a client is kept but its share of a few sums, so that a round costs three vectors in
+double precision, whatever the size of its cohort: with u_i = y_i - x and w_i the weights,
+
+    distance    sum_i w_i ||y_i - mean||^2, updated client by client (Welford)
+    cosine      mean over pairs of <u_i, u_j> / ||u_i|| ||u_j||  =  (||s||^2 - n) / n (n - 1)
+    alignment   mean over clients of <u_i, u> / ||u_i|| ||u||    =  <s, u> / n ||u||
+
+where s is the sum of the n directions u_i / ||u_i|| and u = sum_i w_i u_i. Linear CKA is a cosine
+as well, of centred Gram matrices, and is summed alike.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from undrift.check import require, require_choice
+from undrift.core import Vector
+from undrift.engine.execution.cohort import Upload
+from undrift.errors import UndriftError
+from undrift.models.layout import Layout
+
+Origin = Literal["server", "start"]
+
+
+@dataclass(frozen=True)
+class RoundDrift:
+    """Of one round; what is not defined is None: a cosine of one client, say."""
+
+    round: int
+    clients: int  # with a weight
+    divergence: float | None  # distance relative to ||u||^2, the squared mean update
+    distance: float  # weighted mean of ||y_i - mean y||^2
+    cosine: float | None  # mean over pairs of clients of the cosine of their updates
+    alignment: float | None  # mean over clients of the cosine of their update and the mean one
+    cka: Mapping[str, float] | None = None  # by layer, mean over pairs of clients; on request
+
+
+class Drift:
+    """A tap that measures the drift of every round.
+
+    since: updates count from the "server" model x, or from where the client's first step "start"ed,
+        which differs where clients begin elsewhere: at a look-ahead (FedACG) or at their own model.
+    cka: `(model, inputs)` compares what the layers of the clients' models make of these inputs, as
+        the model takes them. It keeps a matrix of len(inputs)^2 numbers for each layer.
+    """
+
+    def __init__(
+        self, *, since: Origin = "server", cka: tuple[nn.Module, Tensor] | None = None
+    ) -> None:
+        require_choice("Drift", "since", since, ("server", "start"))
+        pair = cka is None or (isinstance(cka, tuple) and len(cka) == 2)
+        require(pair, "Drift", "cka as (model, inputs)", cka)
+        self._since = since
+        self._layers = None if cka is None else _Layers(*cka)
+        self._done: list[RoundDrift] = []
+        self._open: _Sums | None = None
+
+    def __call__(self, upload: Upload) -> None:
+        if upload.weight <= 0:
+            return
+        start = upload.x if self._since == "server" else upload.start
+        if upload.y is None or start is None:
+            raise UndriftError(
+                f"Drift needs clients that move a model by local steps, got client {upload.client} "
+                f"of round {upload.round} without; this method's drift cannot be measured."
+            )
+        sums = self._sums_of(upload)
+        sums.add(upload.client, upload.weight, upload.y, start)
+        if self._layers is not None:
+            for layer, gram in self._layers(upload.y).items():
+                sums.layers.setdefault(layer, _Directions(torch.zeros_like(gram))).add(gram)
+
+    def _sums_of(self, upload: Upload) -> _Sums:
+        now = self._open
+        if now is not None and now.round == upload.round and now.goes_on(upload):
+            return now
+        if now is not None and now.round != upload.round:  # the same: it is played again
+            self._done.append(now.result())
+        before = self._done[-1].round if self._done else 0
+        remedy = "give every run a Drift of its own"
+        expected = f"a round after {before}, the last it has seen"
+        self._open = None
+        require(upload.round > before, "Drift", expected, upload.round, remedy)
+        self._open = _Sums(upload.round, upload.x, with_layers=self._layers is not None)
+        return self._open
+
+    @property
+    def rounds(self) -> list[RoundDrift]:
+        """In order; the last is of the clients that have reported so far."""
+        return [*self._done, *([] if self._open is None else [self._open.result()])]
+
+    def of(self, round: int) -> RoundDrift:
+        seen = self.rounds
+        for each in seen:
+            if each.round == round:
+                return each
+        known = f"a round from {seen[0].round} to {seen[-1].round}" if seen else "a run with rounds"
+        raise ValueError(
+            f"Drift.of needs {known}, got {round!r}; a round without clients has none."
+        )
+
+    def __repr__(self) -> str:
+        return f"Drift({len(self.rounds)} rounds)"
+
+
+@dataclass
+class _Directions:
+    """Sum of so many vectors of length one."""
+
+    total: Tensor
+    count: int = 0
+
+    def add(self, v: Tensor) -> None:
+        length = torch.linalg.vector_norm(v)
+        if length > 0:
+            self.count += 1
+            self.total += v / length
+
+    @property
+    def cosine(self) -> float | None:
+        """Mean over pairs of the cosine between them."""
+        n = self.count
+        return _clipped((float(self.total.square().sum()) - n) / (n * (n - 1))) if n > 1 else None
+
+
+class _Sums:
+    """A round so far."""
+
+    def __init__(self, round: int, x: Vector, *, with_layers: bool) -> None:
+        self.round, self._x, self._with_layers = round, x, with_layers
+        self._clients: set[int] = set()
+        self._weight, self._scatter = 0.0, 0.0  # sum_i w_i ||y_i - mean||^2
+        self._mean = torch.zeros_like(x, dtype=torch.float64)  # of y_i - x
+        self._update = torch.zeros_like(self._mean)  # of y_i - start
+        self._directions = _Directions(torch.zeros_like(self._mean))
+        self.layers: dict[str, _Directions] = {}
+
+    def goes_on(self, upload: Upload) -> bool:
+        """Whether it is the same round, not that round played again after a failure."""
+        return upload.x is self._x and upload.client not in self._clients
+
+    def add(self, client: int, weight: float, y: Vector, start: Vector) -> None:
+        self._clients.add(client)
+        self._weight += weight
+        share = weight / self._weight
+        moved = y.double() - self._x.double()
+        apart = moved - self._mean
+        self._scatter += weight * (1 - share) * float(apart.square().sum())
+        self._mean += share * apart
+        u = moved if start is self._x else y.double() - start.double()
+        self._update += share * (u - self._update)
+        self._directions.add(u)
+
+    def result(self) -> RoundDrift:
+        distance = self._scatter / self._weight
+        length = float(torch.linalg.vector_norm(self._update))
+        cosines = {layer: each.cosine for layer, each in self.layers.items()}
+        return RoundDrift(
+            self.round,
+            len(self._clients),
+            distance / length**2 if length > 0 else None,
+            distance,
+            self._directions.cosine,
+            self._alignment(length),
+            {k: v for k, v in cosines.items() if v is not None} if self._with_layers else None,
+        )
+
+    def _alignment(self, length: float) -> float | None:
+        count = self._directions.count
+        if count == 0 or length == 0:
+            return None
+        return _clipped(float(self._directions.total @ self._update) / (count * length))
+
+
+def _clipped(cosine: float) -> float:
+    return min(1.0, max(-1.0, cosine))  # rounding may take it beyond
+
+
+def cka(model: nn.Module, x_a: Vector, x_b: Vector, inputs: Tensor) -> dict[str, float]:
+    """Linear CKA (Kornblith et al., ICML 2019) of two parameter vectors, layer by layer.
+
+    ||Y' X||^2 / ||X' X|| ||Y' Y|| in Frobenius norms, where X and Y are what a layer of the two
+    models makes of the inputs, a row for each, less the mean row. Layers are the model's modules
+    without children, in the order of their calls (`relu`, `relu#2` when called again); NaN where
+    one of the two answers all inputs alike.
+    """
+    layers = _Layers(model, inputs)
+    a, b = layers(x_a), layers(x_b)
+    return {name: _cosine(a[name], b[name]) for name in a}
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    lengths = float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
+    return _clipped(float((a * b).sum()) / lengths) if lengths > 0 else math.nan
+
+
+class _Layers:
+    """Parameters -> by layer the centred Gram matrix (n, n) of its outputs; 0 if all are alike."""
+
+    def __init__(self, model: nn.Module, inputs: Tensor) -> None:
+        require(isinstance(model, nn.Module), "cka", "an nn.Module as model", model)
+        enough = isinstance(inputs, Tensor) and inputs.ndim >= 1 and len(inputs) >= 3
+        got = tuple(inputs.shape) if isinstance(inputs, Tensor) else inputs
+        remedy = "two inputs alone always give 1; take a few hundred"
+        require(enough, "cka", "a tensor of at least three inputs", got, remedy)
+        self._model = copy.deepcopy(model).eval()
+        self._layout = Layout.of(self._model)
+        dtype = self._layout.dtype if inputs.is_floating_point() else inputs.dtype
+        self._inputs = inputs.to(device=self._layout.device, dtype=dtype)
+        seen = self(self._layout.gather(model))  # fails here if the inputs do not fit
+        require(bool(seen), "cka", "layers that give a row for each input", seen)
+
+    def __call__(self, x: Vector) -> dict[str, Tensor]:
+        size = self._layout.size
+        fits = x.shape == (size,)
+        require(fits, "cka", f"vectors of the model's {size} parameters", tuple(x.shape))
+        outputs: dict[str, Tensor] = {}
+        with self._recording(outputs), torch.no_grad():
+            functional_call(self._model, self._layout.views(x.detach()), (self._inputs,))
+        return {name: _gram(output) for name, output in outputs.items()}
+
+    @contextmanager
+    def _recording(self, outputs: dict[str, Tensor]) -> Iterator[None]:
+        leaves = [(n, m) for n, m in self._model.named_modules() if not any(m.children())]
+        hooks = [m.register_forward_hook(self._recorder(n or "model", outputs)) for n, m in leaves]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _recorder(self, name: str, outputs: dict[str, Tensor]) -> Callable[..., None]:
+        calls = 0
+
+        def record(module: nn.Module, arguments: Any, output: Any) -> None:
+            nonlocal calls
+            calls += 1
+            first = output[0] if isinstance(output, tuple) and output else output  # LSTM and such
+            rows = len(self._inputs)
+            if isinstance(first, Tensor) and first.shape[:1] == (rows,):
+                # A copy, because the next layer may work in place.
+                outputs[name if calls == 1 else f"{name}#{calls}"] = first.reshape(rows, -1).clone()
+
+        return record
+
+
+def _gram(features: Tensor) -> Tensor:
+    wide = features.double()
+    centred = wide - wide.mean(0)
+    exact = features.dtype if features.is_floating_point() else torch.float64
+    rounding = 10 * torch.finfo(exact).eps * torch.linalg.vector_norm(wide)
+    if torch.linalg.vector_norm(centred) <= rounding:
+        return torch.zeros(len(wide), len(wide), dtype=wide.dtype, device=wide.device)
+    return centred @ centred.T

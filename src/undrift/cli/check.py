@@ -1,0 +1,66 @@
+"""`undrift check module:Class`: the contract's checks on a method of one's own."""
+
+import json
+import traceback
+from typing import Annotated
+
+import typer
+
+from undrift.cli.options import Json
+
+
+def check(
+    target: Annotated[str, typer.Argument(help="module:Class, file.py:Class, or a name.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A hyper-parameter, e.g. --set lr=0.01")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a method against the contract, as the library's own are checked.
+
+    Example: undrift check examples/own_algorithm.py:Heavy
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from undrift import testing
+    from undrift.config.experiment import from_text
+    from undrift.config.hyperparameters import build, known
+
+    cls = known(target)
+    given = {}
+    for text in set_ or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set needs NAME=VALUE, got {text!r}.")
+        given[name.strip()] = from_text(value.strip())
+    algorithm = build(cls, {"lr": 0.05, **given} if _has_lr(cls) else given)
+    console = Console(stderr=as_json)
+    try:
+        testing.finish(testing.start(algorithm, rounds=1))
+    except Exception as error:  # of which all checks would fail alike
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+        console.print(f"[red]x[/red] one round: {escape(why)}", highlight=False)
+        if as_json:
+            print(json.dumps({"method": cls.__name__, "failed": {"one round": why}}))
+        raise typer.Exit(1) from None
+    checks, failed = testing.checks_for(algorithm), {}
+    for verify in checks:
+        name = verify.__name__.removeprefix("check_").replace("_", " ")
+        try:
+            verify(algorithm)
+        except Exception as error:  # whatever a method of one's own may raise
+            failed[name] = str(error) or type(error).__name__
+            console.print(f"[red]x[/red] {name}: {escape(failed[name])}", highlight=False)
+        else:
+            console.print(f"[green]v[/green] {name}", highlight=False)
+    held = len(checks) - len(failed)
+    console.print(f"{cls.__name__}: {held} of {len(checks)} checks hold.", highlight=False)
+    if as_json:
+        print(json.dumps({"method": cls.__name__, "failed": failed}))
+    raise typer.Exit(1 if failed else 0)
+
+
+def _has_lr(cls: type) -> bool:
+    return "lr" in getattr(cls, "__dataclass_fields__", {})

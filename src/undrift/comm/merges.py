@@ -1,0 +1,216 @@
+"""How all-reduces combine vectors: full precision, sums of signs, cascading compression, one bit.
+
+Signs are bits: 1 for v >= 0, so that sign(0) = +1. A share or result is of one piece of the vector;
+the routes of `route.py` decide which pieces travel where.
+
+SignSum. The number of +1 among r signs is one of 0, ..., r, so a message that stands for r workers
+takes ceil(log2(r + 1)) bits a coordinate, or an Elias code of its distance from r // 2.
+
+Cascade. C_1 = Q(v_1), C_m = Q(C_(m-1) + v_m) with SSDM's Q(v) = ||v||_2 s(v), where s_j = +1 with
+probability 1/2 + v_j / (2 ||v||_2): unbiased, and its second moment grows like D^m.
+
+OneBit. Marsit's operator: merging bits that stand for a and b workers keeps equal ones; of
+different ones it takes the first with probability a / (a + b). By induction a coordinate ends as 1
+with probability (number of workers whose bit is 1) / (number of workers), on any route. In the
+thesis's form, (v AND w) OR ((v XOR w) AND t) with t ~ Bernoulli((m-1)/m if w = 0 else 1/m), m is
+the hop's position on the ring (a = m - 1, b = 1), never the worker's number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from undrift.check import require_choice
+from undrift.comm import bits, elias
+from undrift.core import Merge, Vector
+
+Code = Literal["fixed", "gamma", "delta", "omega"]
+
+
+def require_code(who: str, code: str) -> None:
+    require_choice(who, "code", code, get_args(Code))
+
+
+@dataclass(frozen=True)
+class Mean(Merge):
+    """The mean, in full precision."""
+
+    lossy = False
+    backend: ClassVar[Literal["mean", "max"] | None] = "mean"
+    draws = frozenset[str]()
+
+    def start(self, v: Vector, rng: Generator) -> Vector:
+        return v
+
+    def send(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        return _bytes_of(share)
+
+    def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
+        return data.view(like.dtype)
+
+    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+        return m + n
+
+    def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        return _bytes_of(share / count)
+
+    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+        return data.view(like.dtype)
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+        return len(like) * like.element_size()
+
+
+@dataclass(frozen=True)
+class Largest(Mean):
+    """The largest entry of any worker, coordinate by coordinate."""
+
+    backend = "max"
+
+    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+        return torch.maximum(m, n)
+
+    def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        return _bytes_of(share)
+
+
+@dataclass(frozen=True)
+class SignSum(Merge):
+    """The mean of the workers' signs, or with `vote` the sign that most of them have (ties: +1).
+
+    `code` is how partial sums travel: "fixed" width or an Elias code. With `stochastic` a worker's
+    sign is +1 with probability (1 + v_j) / 2, for |v_j| <= 1.
+    """
+
+    code: Code = "fixed"
+    vote: bool = False
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
+        require_code("SignSum", self.code)
+
+    @property
+    def draws(self) -> frozenset[str]:
+        return frozenset({"start"} if self.stochastic else ())
+
+    def start(self, v: Vector, rng: Generator) -> NDArray[np.int32]:
+        packed = bits.pack_stochastic_signs(v, 1.0, rng) if self.stochastic else bits.pack_signs(v)
+        return bits.counts_of(packed, len(v))
+
+    def send(self, share: NDArray[np.int32], count: int, rng: Generator) -> Tensor:
+        if self.code == "fixed":
+            return bits.pack_counts(share, count.bit_length())
+        return elias.encode(elias.fold(share, count), self.code)
+
+    def receive(self, data: Tensor, count: int, like: Vector) -> NDArray[Any]:
+        if self.code == "fixed":
+            return bits.unpack_counts(data, count.bit_length(), len(like))
+        return elias.unfold(elias.decode(data, len(like), self.code), count)
+
+    def merge(
+        self, m: NDArray[np.int32], a: int, n: NDArray[np.int32], b: int, ready: Any
+    ) -> NDArray[np.int32]:
+        return m + n
+
+    def close(self, share: NDArray[np.int32], count: int, rng: Generator) -> Tensor:
+        if self.vote:
+            return bits.pack_counts((2 * share >= count).astype(np.int32), 1)
+        return self.send(share, count, rng)
+
+    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+        if self.vote:
+            return bits.unpack_signs(data, len(like), like.dtype)
+        ones = torch.from_numpy(self.receive(data, count, like))
+        return (2 * ones - count).to(like.dtype) / count
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int | None:
+        if closed and self.vote:
+            return -(-len(like) // 8)
+        return -(-len(like) * count.bit_length() // 8) if self.code == "fixed" else None
+
+
+@dataclass(frozen=True)
+class Cascade(Merge):
+    """The mean, compressed anew at every hop to one norm and a stochastic sign a coordinate."""
+
+    draws = frozenset({"send", "close"})
+
+    def start(self, v: Vector, rng: Generator) -> Vector:
+        return v
+
+    def send(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        norm = euclidean(share)
+        if not norm.isfinite():  # the sums have blown up: let every worker see it
+            return torch.cat(
+                [_bytes_of(norm.view(1)).cpu(), torch.zeros(-(-len(share) // 8)).byte()]
+            )
+        signs = bits.pack_stochastic_signs(share, float(norm), rng)
+        return torch.cat([_bytes_of(norm.view(1)).cpu(), signs])
+
+    def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
+        width = like.element_size()
+        norm = float(data[:width].clone().view(like.dtype))
+        return bits.unpack_signs(data[width:], len(like), like.dtype, scale=norm)
+
+    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+        return m + n
+
+    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+        return self.receive(data, count, like) / count
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+        return like.element_size() - (-len(like) // 8)
+
+
+@dataclass(frozen=True)
+class OneBit(Merge):
+    """One bit a coordinate at every hop, +1 in expectation as often as the workers' signs are."""
+
+    draws = frozenset({"merge"})
+
+    def start(self, v: Vector, rng: Generator) -> Tensor:
+        return bits.pack_signs(v)
+
+    def send(self, share: Tensor, count: int, rng: Generator) -> Tensor:
+        return share
+
+    def receive(self, data: Tensor, count: int, like: Vector) -> Tensor:
+        return data
+
+    def ahead(self, a: int, n: Tensor, b: int, rng: Generator) -> Tensor:
+        return bits.bernoulli(a, b, len(n), rng)
+
+    def merge(self, m: Tensor, a: int, n: Tensor, b: int, ready: Tensor) -> Tensor:
+        return bits.choose(m, n, ready)
+
+    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+        return bits.unpack_signs(data, len(like), like.dtype)
+
+    def finish_into(self, out: Vector, data: Tensor, count: int) -> None:
+        bits.unpack_signs_into(out, data)
+
+    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+        return -(-len(like) // 8)
+
+
+def euclidean(v: Vector) -> Tensor:
+    """The norm of v, also where squares would vanish or overflow."""
+    largest = v.abs().max()
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+    norm: Tensor = scale * torch.linalg.vector_norm(v / scale)
+    return norm
+
+
+def _bytes_of(v: Vector) -> Tensor:
+    whole = v.contiguous()
+    # One coordinate of a strided vector counts as contiguous and still cannot be viewed as bytes.
+    if whole.stride(0) != 1:
+        whole = whole.clone(memory_format=torch.contiguous_format)
+    return whole.view(torch.uint8)

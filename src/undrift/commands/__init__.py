@@ -1,1 +1,0 @@
-"""The commands of `undrift`, one file each; `undrift.cli` puts them together."""

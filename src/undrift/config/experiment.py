@@ -1,0 +1,254 @@
+"""An experiment as one typed object: methods, data, training, devices, evaluation, engine.
+
+    experiment = Experiment.read("experiment.toml")
+    experiment = experiment.changed({"training.rounds": 5, "fedspeed.lam": 10})
+    experiment.to_toml()
+
+Python object, TOML file and command line have the same names and the same checks; a value that does
+not fit is answered with its field, what is expected there, and the nearest name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, Self, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from undrift.check import nearest, require
+from undrift.config.hyperparameters import can_be_none, require_names
+from undrift.config.messages import in_words
+from undrift.config.methods import Method, Range, Sweep, absolute
+from undrift.config.sections import Data, Devices, Engine, Evaluation, Model, Part, Training
+from undrift.core import AllReduce, Federated, Gossip
+
+SUFFIX = ".toml"
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+FAMILIES = {  # the options of training that concern one family of methods only
+    "topology": (Gossip, "a gossip method such as netfleet"),
+    "allreduce": (AllReduce, "an all-reduce method such as marsit"),
+    "participation": (Federated, "a method with a server"),
+}
+
+
+class Experiment(Part):
+    """Everything that decides what a run computes."""
+
+    title: str = Field("", description="Of tables and the report.")
+    seeds: list[Seed] = Field([0], description="One repetition each, the same for all methods.")
+    methods: list[Method] = Field(description="What is compared.")
+    data: Data = Data()
+    model: Model = Model()
+    training: Training = Training()
+    devices: Devices = Devices()
+    evaluation: Evaluation = Evaluation()
+    engine: Engine = Engine()
+    sweep: Sweep = Sweep()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        require(bool(self.methods), "methods", "at least one method", [])
+        alone = len(set(self.seeds)) == len(self.seeds) > 0
+        require(alone, "seeds", "different seeds, at least one", self.seeds)
+        titles = [method.title for method in self.methods]
+        twice = next((title for title in titles if titles.count(title) > 1), None)
+        remedy = "give them labels, such as label = 'FedAvg, 5 epochs'"
+        require(twice is None, "methods", "different names", twice, remedy)
+        self._check_families()
+        for path in self.sweep.paths:
+            self._places(path, self.values())
+        return self
+
+    def _check_families(self) -> None:
+        """Refuse an option that concerns none of the methods."""
+        classes = [method.cls for method in self.methods]
+        for option, (family, kind) in FAMILIES.items():
+            given = getattr(self.training, option)
+            if given is not None and not any(issubclass(cls, family) for cls in classes):
+                names = ", ".join(cls.__name__ for cls in classes)
+                raise ValueError(f"training.{option} needs {kind}, got {names}; leave it out.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Experiment:
+        """From nested dictionaries, as TOML gives them."""
+        table = isinstance(values, Mapping)
+        require(
+            table, "Experiment.of", "nested dictionaries", values, "files go to Experiment.read"
+        )
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ValueError(in_words(error, cls)) from None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Experiment:
+        """From a TOML file."""
+        path = Path(path)
+        if not path.is_file():
+            got = f"the folder {str(path)!r}" if path.is_dir() else repr(str(path))
+            raise ValueError(
+                f"An experiment needs a file that is there, got {got}; `undrift init` writes one."
+            )
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path} needs to be TOML, got an error: {error}.") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} needs to be text in UTF-8, got byte 0x{error.object[error.start]:02x} at "
+                f"position {error.start}; save it as UTF-8."
+            ) from None
+        for method in values.get("methods", []):  # one's own may lie beside the file
+            if isinstance(method, dict) and isinstance(method.get("name"), str):
+                method["name"] = absolute(method["name"], path.parent)
+        try:
+            return cls.of(values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def values(self) -> dict[str, Any]:
+        """Nested dictionaries of TOML's types; what is None is left out."""
+        plain: dict[str, Any] = _plain(self.model_dump(exclude_none=True))
+        return plain
+
+    def to_toml(self) -> str:
+        import tomli_w
+
+        return tomli_w.dumps(self.values())
+
+    def changed(self, changes: Mapping[str, Any]) -> Experiment:
+        """With other values by dotted names: `training.rounds`, `fedspeed.lam`, `methods[0].lr`, or
+        `method.lr`, which is of all.
+
+        None goes back to what is taken where nothing is said; for a hyper-parameter that can be
+        none, it is that.
+        """
+        values = self.values()
+        for path, value in changes.items():
+            for place in self._places(path, values):
+                nothing = value is None or (place.nullable and str(value).lower() == "none")
+                said = place.none if nothing else value
+                if said is None:
+                    place.owner.pop(place.name, None)
+                else:
+                    place.owner[place.name] = said
+        return Experiment.of(values)
+
+    def _places(self, path: str, values: dict[str, Any]) -> list[_Place]:
+        """Where a dotted name is in these values: once, or in each method that it names."""
+        section, dot, name = path.rpartition(".")  # a method of one's own has dots in its name
+        if not dot:
+            if path in ("title", "seeds"):
+                return [_Place(values, path)]
+            raise ValueError(f"A field needs SECTION.NAME, got {path!r}{nearest(path, _paths())}.")
+        kinds = _sections()
+        if section in kinds and section != "sweep":
+            known = kinds[section].model_fields
+            if name not in known and section != "model":
+                raise ValueError(
+                    f"{section} has no {name!r}{nearest(name, known)}; it has {', '.join(known)}."
+                )
+            nullable = name in known and _takes_none(known[name].annotation)
+            return [_Place(values.setdefault(section, {}), name, nullable=nullable)]
+        every = section in ("method", "methods")
+        found = [
+            _place(method, owner, name)
+            for i, (method, owner) in enumerate(zip(self.methods, values["methods"], strict=True))
+            if every or section == f"methods[{i}]" or is_named(method, section)
+        ]
+        if not found:
+            names = [*kinds, "method", *(method.name for method in self.methods)]
+            names.remove("sweep")
+            raise ValueError(
+                f"{path!r} needs a section or a method of the experiment before its dot, got "
+                f"{section!r}{nearest(section, names)}; there are {', '.join(names)}."
+            )
+        return found
+
+
+class _Place(NamedTuple):
+    owner: dict[str, Any]
+    name: str
+    none: str | None = None  # what None is there, if it is not to say nothing
+    nullable: bool = False  # whether "none" says nothing there
+
+
+def _place(method: Method, owner: dict[str, Any], name: str) -> _Place:
+    if name in Method.model_fields:
+        nullable = _takes_none(Method.model_fields[name].annotation)
+        return _Place(owner, name, nullable=nullable)
+    require_names(method.cls, [name])
+    return _Place(owner, name, "none" if can_be_none(method.cls, name) else None)
+
+
+def _takes_none(annotation: Any) -> bool:
+    return NoneType in get_args(annotation)
+
+
+def is_named(method: Method, text: str) -> bool:
+    """Whether a field's section names this method."""
+    return text.lower() in (method.name.lower(), method.title.lower())
+
+
+def _sections() -> dict[str, type[Part]]:
+    kinds = {name: field.annotation for name, field in Experiment.model_fields.items()}
+    return {n: k for n, k in kinds.items() if isinstance(k, type) and issubclass(k, Part)}
+
+
+def _paths() -> list[str]:
+    return [
+        f"{section}.{name}" for section, kind in _sections().items() for name in kind.model_fields
+    ]
+
+
+def _plain(values: Any) -> Any:
+    """As TOML has it, without empty tables, which say nothing."""
+    if isinstance(values, dict):
+        kept = {key: _plain(value) for key, value in values.items()}
+        return {key: value for key, value in kept.items() if value not in ({}, [])}
+    if isinstance(values, list):
+        return [_plain(value) for value in values]
+    return str(values) if isinstance(values, Path) else values
+
+
+def from_text(text: str) -> Any:
+    """A value as TOML would read it; text that TOML does not know is text."""
+    try:
+        (found,) = tomllib.loads(f"value = {text}").values()
+    except (tomllib.TOMLDecodeError, ValueError):  # or several values on several lines
+        return None if text.lower() == "none" else text
+    return found
+
+
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """`--set a.b=1` as a dictionary."""
+    changes: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not (equals and path.strip()):
+            raise ValueError(f"--set needs SECTION.NAME=VALUE, got {text!r}.")
+        changes[path.strip()] = from_text(value.strip())
+    return changes
+
+
+__all__ = [
+    "FAMILIES",
+    "SUFFIX",
+    "Data",
+    "Devices",
+    "Engine",
+    "Evaluation",
+    "Experiment",
+    "Method",
+    "Model",
+    "Part",
+    "Range",
+    "Sweep",
+    "Training",
+    "from_text",
+    "is_named",
+    "parse_changes",
+]

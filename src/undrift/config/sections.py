@@ -1,0 +1,225 @@
+"""The sections of an experiment that all its methods share.
+
+What they hold is what their fields' descriptions say; `undrift init` writes them into a file.
+Types are taken at their word: the text "10" is not a number, and true is not one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from undrift import models
+from undrift.check import nearest, require
+from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
+from undrift.data import NAMES, partition
+
+Count = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+FilePath = Annotated[Path, Field(strict=False)]  # text is how TOML has it
+
+
+def readable(parse: Callable[[str], object]) -> AfterValidator:
+    """Text that stays text, if this can read it."""
+
+    def checked(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(checked)
+
+
+def _kernel_wish(given: Any) -> Any:
+    """Said in one sentence, where a union would have one for each of its members."""
+    known = isinstance(given, bool) or given in ("always", "require")
+    require(known, "kernels", 'true, false, "always" or "require"', given)
+    return given
+
+
+WorkForm = Annotated[str, readable(parse_work)]
+SlowdownForm = Annotated[str, readable(parse_slowdown)]
+PartitionForm = Annotated[str, readable(partition.check_form)]
+AvailabilityForm = Annotated[str, readable(lambda text: parse_availability(text, seed=0))]
+
+
+class Part(BaseModel):
+    """A section of an experiment; unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(Part):
+    """What is learned from, and how it is dealt to clients."""
+
+    name: str = Field("digits", description="Data set; `undrift data list` shows all.")
+    folder: FilePath | None = Field(None, description="Where data sets are looked for first.")
+    clients: Count | None = Field(
+        None, description="How many; 20, or all of a natural partition, where left out."
+    )
+    partition: PartitionForm = Field(
+        "dirichlet:0.3",
+        description="iid, dirichlet:0.3, dirichlet-sequential:0.3, dirichlet-per-class:0.3, "
+        "shards:2, shards:2x200, classes:5, quantity:0.5, natural or replicated.",
+    )
+    availability: AvailabilityForm | None = Field(
+        None, description="Who is there: resampled:250:100 or replaced:250:100:0.5."
+    )
+    augment: bool = Field(True, description="Crop and flip images where their documents do so.")
+    test_samples: Count | None = Field(None, description="Test on so many, not on all.")
+
+    @field_validator("name")
+    @classmethod
+    def _named(cls, name: str) -> str:
+        if name not in NAMES:
+            near = nearest(name, NAMES)
+            raise ValueError(f"name needs one of {', '.join(NAMES)}, got {name!r}{near}.")
+        return name
+
+
+class Model(Part):
+    """The network."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str = Field("mlp", description="Network; options stand beside it, such as stem = 7.")
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.name not in models.MODELS:
+            near, known = nearest(self.name, models.MODELS), ", ".join(models.MODELS)
+            raise ValueError(f"model.name needs one of {known}, got {self.name!r}{near}.")
+        names = models.option_names(self.name)
+        free = self.name in ("distilbert", "huggingface")  # what else they take is theirs to say
+        for name, value in (self.model_extra or {}).items():
+            if name not in names and not free:
+                has = f"; it has {', '.join(names)}" if names else ""
+                raise ValueError(
+                    f"The model {self.name} has no {name!r}{nearest(name, names)}{has}."
+                )
+            plain = isinstance(value, int | float | str) and "," not in str(value)
+            require(plain, f"model.{name}", "a number, or text without commas", value)
+        parse_model(self.text)
+        return self
+
+    @property
+    def text(self) -> str:
+        options = ",".join(f"{name}={value}" for name, value in (self.model_extra or {}).items())
+        return f"{self.name}:{options}" if options else self.name
+
+
+class Training(Part):
+    """What all methods have in common."""
+
+    rounds: Annotated[int, Field(ge=0)] = Field(50, description="Communication rounds.")
+    work: WorkForm | None = Field(
+        None,
+        description="Local steps between communications: steps:10, epochs:5, gaussian:20:100, "
+        "uniform:5:30, deadline:60:5; the documents' where left out.",
+    )
+    batch_size: Annotated[int, Field(ge=0)] = Field(20, description="0: the whole local data.")
+    participation: int | float | None = Field(
+        None, description="Fraction (1.0 is all) or count (1 is one) of clients a round; 0.5."
+    )
+    weighting: Literal["size", "uniform"] | None = Field(
+        None, description="size, or uniform; peers are always uniform."
+    )
+    weight_decay: Amount = Field(0.0, description="Of the data gradient, after the clip.")
+    clip: Amount = Field(0.0, description="Limit of the gradient's norm; 0: none.")
+    topology: str | None = Field(None, description="Links of gossip methods: erdos-renyi:0.5, ...")
+    allreduce: str | None = Field(None, description="Route of all-reduce methods: ring, torus:2x4")
+
+    @field_validator("participation")
+    @classmethod
+    def _some(cls, given: int | float | None) -> int | float | None:
+        if given is not None:
+            some = given >= 1 if isinstance(given, int) else 0 < given <= 1
+            expected = "a fraction in (0, 1] such as 0.5 or a count such as 10"
+            require(some, "participation", expected, given)
+        return given
+
+
+class Devices(Part):
+    """What clients run on, for a simulated clock."""
+
+    kind: str | None = Field(
+        None, description="phone, gpu-node, ...; phone:9,gpu-node:1; or a CSV file."
+    )
+    slowdown: SlowdownForm | None = Field(None, description="stragglers:0.1:5 or jitter:0.3.")
+    failures: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Probability that a client fails in a round."
+    )
+    trace: FilePath | None = Field(None, description="CSV of client,start,end: when who is there.")
+    trace_period: Positive | None = Field(
+        None, description="Seconds after which the trace repeats."
+    )
+
+    @model_validator(mode="after")
+    def _needed(self) -> Self:
+        """Refuse what devices do where there are none."""
+        remedy = "say devices.kind = 'phone' (--devices phone)"
+        for name in ("slowdown", "failures", "trace"):
+            given = getattr(self, name)
+            alone = bool(given) and self.kind is None
+            require(not alone, f"devices.{name}", "the kind of devices", str(given), remedy)
+        alone = self.trace_period is not None and self.trace is None
+        require(not alone, "devices.trace_period", "a trace beside it", self.trace_period)
+        return self
+
+
+class Evaluation(Part):
+    """What is measured, and when."""
+
+    every: Count = Field(1, description="Rounds between tests; the last is always tested.")
+    target: Annotated[list[Share], Field(min_length=1)] = Field(
+        [0.8], description="Accuracies to be reached."
+    )
+    smoothing: Literal["raw", "ema", "window", "best"] = Field(
+        "raw",
+        description="Of the accuracy held against the target: raw, ema (0.9), window (10), best.",
+    )
+    train_loss: bool = Field(False, description="The objective on all training data, too.")
+    node_accuracy: bool = Field(True, description="Peers: test each node's own model, too.")
+    gradient_norm: bool = Field(False, description="Peers: gradient of the mean model, all data.")
+    drift: bool = Field(False, description="Divergence and cosines of the clients' local models.")
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _several(cls, given: Any) -> Any:
+        return list(given) if isinstance(given, list | tuple) else [given]
+
+
+class Engine(Part):
+    """How it is run; results do not depend on it beyond the rounding of sums."""
+
+    mode: Literal["auto", "loop", "threads", "stacked"] = Field(
+        "auto", description="auto, loop, threads or stacked."
+    )
+    threads: Count | None = Field(None, description="Clients side by side in the mode threads.")
+    compile: bool = Field(False, description="Gradients by torch.compile, for long runs.")
+    kernels: Annotated[bool | Literal["always", "require"], BeforeValidator(_kernel_wish)] = Field(
+        True, description="Compiled gradients of small nets: true, false, always or require."
+    )
+    processes: Count = Field(1, description="Processes of this machine that share the clients.")
+    max_restarts: Annotated[int, Field(ge=0)] = Field(3, description="When a process is lost.")
+    timeout: Positive = Field(
+        1800.0, description="Seconds without an answer after which a process counts as hung."
+    )
+    checkpoint_every: Annotated[int, Field(ge=0)] = Field(
+        0, description="Rounds between checkpoints in the run's folder; 0: none."
+    )
+    save_models: bool | None = Field(
+        None, description="Keep trained models; where left out, that of a single run."
+    )

@@ -1,0 +1,81 @@
+"""The commented file that `undrift init` writes, made from the experiment's own fields."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from undrift.config.experiment import Experiment, Part
+from undrift.config.hyperparameters import build, hyper_parameters, known
+from undrift.core import Federated
+
+_HEAD = """\
+# An experiment of undrift. Run it: undrift run THIS_FILE
+# Lines in comments show what holds where nothing is said.
+
+title = ""
+seeds = [0, 1]
+"""
+_SWEEP = """
+# Values to try with `undrift sweep THIS_FILE`: every combination, and rows that go together.
+# [sweep.grid]
+# "method.lr" = [0.03, 0.1, 0.3]
+# [[sweep.together]]
+# "training.rounds" = [40, 20, 8]
+# "training.work" = ["epochs:1", "epochs:2", "epochs:5"]
+"""
+
+
+def starter(names: Sequence[str]) -> str:
+    """A file that runs as it is, with everything else in comments."""
+    lines = []
+    for section, field in Experiment.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Part) and section != "sweep":
+            lines += ["", f"[{section}]  # {(kind.__doc__ or '').strip().splitlines()[0]}"]
+            for name, own in kind.model_fields.items():
+                lines += _field(name, own, _said(names).get(section, {}))
+    for name in names:
+        lines += ["", "[[methods]]", f"name = {_toml(name)}", *_hyper_parameters(known(name))]
+    return _HEAD + "\n".join(lines) + "\n" + _SWEEP
+
+
+def _said(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What the file says aloud; peers have other work, and no server that chooses among them."""
+    training: dict[str, Any] = {"rounds": 20, "batch_size": 20}
+    if all(issubclass(known(name), Federated) for name in names):
+        training |= {"work": "epochs:2", "participation": 0.5}
+    return {
+        "data": {"name": "digits", "clients": 20, "partition": "dirichlet:0.3"},
+        "model": {"name": "mlp"},
+        "training": training,
+    }
+
+
+def _field(name: str, field: FieldInfo, said: dict[str, Any]) -> list[str]:
+    about = textwrap.wrap(field.description or "", 96, initial_indent="# ", subsequent_indent="# ")
+    default = field.get_default(call_default_factory=True)
+    if name in said:
+        return [*about, f"{name} = {_toml(said[name])}"]
+    return [*about, f"# {name} = {_toml(default)}" if default is not None else f"# {name}: not set"]
+
+
+def _hyper_parameters(cls: type) -> list[str]:
+    values = hyper_parameters(build(cls, {}))
+    lines = []
+    for field in fields(cls):
+        mark = "" if field.name == "lr" else "# "
+        if field.name in values:
+            lines.append(f"{mark}{field.name} = {_toml(values[field.name])}")
+        else:
+            lines.append(f"# {field.name}: not set")
+    return lines
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value)  # which is TOML, too, for text, numbers, truth and lists of them

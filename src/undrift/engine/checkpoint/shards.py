@@ -1,0 +1,170 @@
+"""Checkpoints of several processes: each saves what it holds, in a folder of its own.
+
+`DIR/rank-0-of-4/round-00000012` is a checkpoint like any other, with the server's state and the
+states of the clients, or the rows of the nodes, that rank 0 of 4 has. A kill may leave some ranks
+one round ahead of others; a run goes on from the newest round that all of them have. A checkpoint
+of one number of processes can be read by another, where all its folders can be seen.
+
+Whatever is decided here is decided from what all processes have told each other, so that all of
+them decide the same; also what to refuse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from undrift.engine.checkpoint import store
+from undrift.engine.world import TogetherError, World
+from undrift.errors import CheckpointError
+
+JOB = "job"  # a file that says which job of torchrun's saves here
+
+
+class Found(NamedTuple):
+    size: int  # of how many processes the checkpoint is
+    round: int
+
+
+def own_folder(folder: Path, world: World) -> Path:
+    """Where this process saves."""
+    return folder if world.size == 1 else _shard(folder, world.rank, world.size)
+
+
+def _shard(folder: Path, rank: int, size: int) -> Path:
+    return folder if size == 1 else folder / f"rank-{rank}-of-{size}"
+
+
+def hold_checkpoints(folder: Path, world: World) -> bool:
+    """Whether any process finds checkpoints there, of however many."""
+    return bool(world.gather([bool(_sizes(folder))]).any())
+
+
+def saved(folder: Path) -> bool:
+    """Whether this machine has checkpoints there, of however many processes."""
+    return folder.is_dir() and bool(_sizes(folder))
+
+
+def manner(folder: Path) -> dict[str, Any] | None:
+    """How a run was executed that is to go on from here; all its parts say the same."""
+    parts = (_shard(folder, 0, size) for size in _sizes(folder)) if folder.is_dir() else iter(())
+    own = (path for path in sorted(folder.glob("rank-*")))  # where rank 0's is elsewhere
+    return next((found for part in (*parts, *own) if (found := store.manner(part))), None)
+
+
+def find(folder: Path, world: World) -> Found | None:
+    """The newest round that every process can read; all its parts must be sound."""
+    said = [json.loads(text) for text in world.texts(json.dumps(_readable(folder, world)))]
+    common = [
+        Found(int(size), round)
+        for size in set.intersection(*(set(each) for each in said))
+        for round in set.intersection(*(set(each[size]) for each in said))
+    ]
+    return max(common, key=lambda found: (found.round, found.size == world.size), default=None)
+
+
+def _readable(folder: Path, world: World) -> dict[str, list[int]]:
+    """By number of processes: rounds of which this process can read the parts that it needs."""
+    return {
+        str(size): sorted(
+            set.intersection(
+                *(set(store.sound_rounds(part)) for part in _parts(folder, world, size))
+            )
+        )
+        for size in _sizes(folder)
+    }
+
+
+def _parts(folder: Path, world: World, size: int) -> list[Path]:
+    """The folders that this process reads of a checkpoint of so many: its own, or all."""
+    if size == world.size:
+        return [own_folder(folder, world)]
+    return [_shard(folder, rank, size) for rank in range(size)]
+
+
+def read(
+    folder: Path, world: World, read_one: Callable[[Path, int], store.Snapshot]
+) -> tuple[list[store.Snapshot], bool]:
+    """The newest common round: this process's own part, or all parts of another layout.
+
+    Says in the second place whether they must still be joined and dealt out.
+    """
+    found = find(folder, world)
+    if found is None:
+        raise _nothing(folder, world)
+    parts, wrong = [], ""
+    try:
+        parts = [read_one(path, found.round) for path in _parts(folder, world, found.size)]
+    except (CheckpointError, OSError) as error:
+        wrong = str(error)
+    told = [(rank, text) for rank, text in enumerate(world.texts(wrong)) if text]
+    if told:
+        rank, text = told[0]
+        raise TogetherError(text if world.size == 1 else f"Rank {rank}: {text}")
+    return parts, found.size != world.size
+
+
+def _nothing(folder: Path, world: World) -> CheckpointError:
+    if not hold_checkpoints(folder, world):
+        return TogetherError(
+            f"resume needs a folder with checkpoints, got {str(folder)!r}; name the one that was "
+            "given as checkpoint."
+        )
+    seen = {size: _absent(folder, world, size) for size in _sizes(folder)}
+    lacking = world.texts(next((names[0] for names in seen.values() if names), ""))
+    absent = [name for name in lacking if name]
+    if absent:
+        return TogetherError(
+            f"resume needs the parts of all processes that saved, got no {absent[0]} in "
+            f"{str(folder)!r}; copy it there, or start as many processes as saved."
+        )
+    expected = "a sound checkpoint" + " of one round from every process" * (world.size > 1)
+    return TogetherError(f"resume needs {expected}, got only damaged ones in {folder}.")
+
+
+def _absent(folder: Path, world: World, size: int) -> list[str]:
+    return [part.name for part in _parts(folder, world, size) if not store.saved_rounds(part)]
+
+
+def _sizes(folder: Path) -> list[int]:
+    """Of how many processes there are checkpoints, or parts of them."""
+    sizes = {1} if store.saved_rounds(folder) else set()
+    for path in folder.glob("rank-*-of-*"):
+        size = path.name.rpartition("-of-")[2]
+        if size.isdecimal() and store.saved_rounds(path):
+            sizes.add(int(size))
+    return sorted(sizes)
+
+
+def _job() -> str | None:
+    """What tells torchrun's job from others, and is the same after it has started again."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    return None if run is None else f"{run} {os.getppid()}"
+
+
+def claim(folder: Path, world: World) -> None:
+    """Mark the folder as this job's, on all processes before any saves."""
+    job, own = _job(), own_folder(folder, world)
+    if job is not None:
+        try:
+            own.mkdir(parents=True, exist_ok=True)
+            (own / JOB).write_text(job)
+        except OSError as error:
+            raise store.unwritable(own, error) from error
+        world.gather([1])
+
+
+def claimed(folder: Path, world: World) -> bool:
+    """Whether an earlier attempt of the same job has saved there, or was about to."""
+    mark = own_folder(folder, world) / JOB
+    mine = mark.exists() and mark.read_text() == _job()
+    return bool(world.gather([mine]).any())
+
+
+def only_begun(folder: Path, world: World) -> bool:
+    """Whether nobody has saved more than the start."""
+    rounds = [0, *store.saved_rounds(own_folder(folder, world))]
+    return int(world.gather([max(rounds)]).max()) == 0

@@ -1,0 +1,267 @@
+"""Checkpoints: safetensors and a manifest with SHA-256, written atomically, checked when read.
+
+A run needs nothing but its state to go on, since all randomness is keyed by the round. A checkpoint
+is a folder `round-00000012` that appears by one rename; a kill at any moment leaves the previous
+ones. The last two are kept, and a damaged one is passed over for the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from undrift import tree
+from undrift.core import Vector
+from undrift.engine.plan import Planner
+from undrift.errors import CheckpointError
+from undrift.gradients.task import Task
+from undrift.models.layout import raw_bytes
+from undrift.results.record import Record, Totals
+from undrift.results.strictjson import dumps_exactly, loads
+
+FORMAT = 1
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a run needs to go on."""
+
+    round: int  # rounds completed
+    x0: Vector
+    server: Any
+    clients: dict[int, Any]
+    totals: Totals
+    record: Record | None  # of that round: a kill may come before the caller has seen it
+    experiment: dict[str, str]  # what must be the same when it goes on
+    manner: dict[str, Any] = field(default_factory=dict)  # how it was executed, as far as bits go
+
+
+def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str]:
+    """What decides a run's numbers, as text; rounds may grow and the mode may change."""
+    clients = planner.clients
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in (clients.inputs, clients.targets):
+        digest.update(raw_bytes(tensor))
+    digest.update(clients.index.tobytes() + clients.sizes.tobytes())
+    fixed = hashlib.blake2b(repr(task.model).encode(), digest_size=16)
+    for name, tensor in (*task.model.named_parameters(), *task.model.named_buffers()):
+        if name not in task.layout.names:  # what is trained comes from the checkpoint
+            fixed.update(raw_bytes(tensor))
+    settings = {
+        "algorithm": repr(algorithm),
+        "model": f"{task.layout.names} {task.layout.shapes} {task.layout.dtype}",
+        "model's structure, frozen parameters and buffers": fixed.hexdigest(),
+        "loss": getattr(task.loss, "__qualname__", type(task.loss).__qualname__),
+        "data": digest.hexdigest(),
+        "weights": hashlib.blake2b(planner.population.tobytes(), digest_size=16).hexdigest(),
+        "preparation": repr(clients.prepare),
+        "participation": repr(planner.participation),
+        "availability": repr(clients.availability),
+        "work": repr(planner.work),
+        "devices": "None" if planner.fleet is None else planner.fleet.digest(),
+        "batch_size": repr(planner.batch_size),
+        "weight_decay": repr(task.weight_decay),
+        "clip": repr(task.clip),
+        "seed": repr(planner.seed),
+    }
+    return without_addresses(settings)
+
+
+def without_addresses(settings: dict[str, str]) -> dict[str, str]:
+    """Functions and plain objects show their address, which differs from process to process."""
+    return {name: re.sub(r" at 0x[0-9a-f]+", "", value) for name, value in settings.items()}
+
+
+def write(folder: Path, snapshot: Snapshot) -> Path:
+    """Save atomically; on failure the earlier checkpoints are as they were."""
+    final = _path(folder, snapshot.round)
+    part = folder / f".part-{os.getpid()}-{snapshot.round:08d}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob(".part-*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        part.mkdir()
+        payload = save(_flatten(snapshot))
+        _durable(part / "state.safetensors", payload)
+        _durable(part / "manifest.json", _manifest(snapshot, payload))
+        if final.exists():  # the same round again: its content is the same or damaged
+            shutil.rmtree(final)
+        part.rename(final)
+        _sync(folder)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise unwritable(folder, error) from error
+    for old in _rounds(folder)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def unwritable(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"A checkpoint needs a writable folder with room, got {error.strerror or error} at "
+        f"{folder}; earlier checkpoints are intact."
+    )
+
+
+def saved_rounds(folder: Path) -> list[int]:
+    """Rounds of which there is a checkpoint, the newest first."""
+    numbers = (path.name.removeprefix("round-") for path in _rounds(folder))
+    return [int(number) for number in numbers if number.isdecimal()]
+
+
+def sound_rounds(folder: Path) -> list[int]:
+    """Those of them whose checkpoint is as it was written."""
+    sound = []
+    for path in _rounds(folder):
+        try:
+            _verified(path)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            warnings.warn(
+                f"Checkpoint {path.name} is damaged ({error}); trying the one before.", stacklevel=2
+            )
+        else:
+            sound.append(int(path.name.removeprefix("round-")))
+    return sound
+
+
+def manner(folder: Path) -> dict[str, Any] | None:
+    """How a run was executed that is to go on from here; None where nobody can tell."""
+    for path in _rounds(folder):
+        with suppress(OSError):
+            content = (path / "manifest.json").read_bytes()
+            text, seal = content[:-_SEAL], content[-_SEAL:]
+            if seal == _seal(text) and (found := json.loads(text).get("manner")):
+                return dict(found)
+    return None
+
+
+def read(
+    folder: Path,
+    round: int,
+    experiment: dict[str, str],
+    templates: Callable[[Vector], tuple[Any, Any]],
+    record_type: type[Record],
+    device: torch.device,
+) -> Snapshot:
+    """The sound checkpoint of a round; `templates(x0)` gives empty server and client states."""
+    manifest, tensors = _verified(_path(folder, round))
+    _same_experiment(manifest["experiment"], experiment)
+    return _restore(manifest, tensors, templates, record_type, device)
+
+
+def _path(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:08d}"
+
+
+def _rounds(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*"), reverse=True)
+
+
+def _flatten(snapshot: Snapshot) -> dict[str, Tensor]:
+    named = {"x0": snapshot.x0}
+    named |= {f"server/{k}": v for k, v in tree.named_leaves(snapshot.server).items()}
+    for i, state in snapshot.clients.items():
+        named |= {f"client/{i}/{k}": v for k, v in tree.named_leaves(state).items()}
+    # Clones, because safetensors refuses tensors that share memory, as equal states may.
+    return {name: leaf.detach().cpu().clone().contiguous() for name, leaf in named.items()}
+
+
+def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
+    body = {
+        "format": FORMAT,
+        "round": snapshot.round,
+        "totals": asdict(snapshot.totals),
+        "record": snapshot.record and snapshot.record.to_dict(),
+        "experiment": snapshot.experiment,
+        "manner": snapshot.manner,
+        "sha256": hashlib.sha256(payload).hexdigest(),
+    }
+    text = dumps_exactly(body, indent=1, sort_keys=True).encode()
+    return text + _seal(text)
+
+
+_SEAL = 66  # a line with the hash of what is above it
+
+
+def _seal(text: bytes) -> bytes:
+    return f"\n{hashlib.sha256(text).hexdigest()}\n".encode()
+
+
+def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    content = (path / "manifest.json").read_bytes()
+    text, seal = content[:-_SEAL], content[-_SEAL:]
+    if seal != _seal(text):
+        raise ValueError("its manifest does not match its hash")
+    manifest: dict[str, Any] = loads(text)
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"its format is {manifest['format']}, this version reads {FORMAT}")
+    payload = (path / "state.safetensors").read_bytes()
+    if hashlib.sha256(payload).hexdigest() != manifest["sha256"]:
+        raise ValueError("its state does not match its hash")
+    return manifest, load(payload)
+
+
+def _same_experiment(saved: dict[str, str], current: dict[str, str]) -> None:
+    for name in sorted(saved.keys() | current.keys()):
+        if saved.get(name) != current.get(name):
+            raise CheckpointError(
+                f"resume needs the run it was saved from, got {name} = {current.get(name)} where "
+                f"the checkpoint has {saved.get(name)}; use the same settings or start anew."
+            )
+
+
+def _restore(
+    manifest: dict[str, Any],
+    tensors: dict[str, Tensor],
+    templates: Callable[[Vector], tuple[Any, Any]],
+    record_type: type[Record],
+    device: torch.device,
+) -> Snapshot:
+    named = {name: leaf.to(device) for name, leaf in tensors.items()}
+    x0 = named.pop("x0")
+    server, client = templates(x0)
+
+    def fill(template: Any, prefix: str) -> Any:
+        paths = tree.named_leaves(template)
+        return tree.with_leaves(template, [named[f"{prefix}/{path}"] for path in paths])
+
+    ids = {int(name.split("/")[1]) for name in named if name.startswith("client/")}
+    return Snapshot(
+        manifest["round"],
+        x0,
+        fill(server, "server"),
+        {i: fill(client, f"client/{i}") for i in sorted(ids)},
+        Totals(**manifest["totals"]),
+        record_type(**manifest["record"]) if manifest["record"] else None,
+        manifest["experiment"],
+    )
+
+
+def _durable(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,205 @@
+"""One of several processes, over torch.distributed, and how they find out who is missing.
+
+A process that fails leaves a note in the common store and closes its connections, so that the
+others, wherever they wait, end at once and can say who and why. One that is killed or hangs leaves
+no note; then those that can still speak mark themselves alive, and who does not is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
+
+from undrift import tree
+from undrift.engine.processes.transport import LostError, Post, plain_words
+from undrift.engine.world import DifferentError, TogetherError, World
+from undrift.errors import WorkerError
+
+T = TypeVar("T")
+GRACE = 3.0  # seconds that others get to say that they are alive
+
+
+class Processes(World):
+    """One of several processes, joined over torch.distributed."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
+        self.rank, self.size, self._timeout = rank, size, timeout
+        self._store, self.open = store, True
+        self.post = Post()
+
+    def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
+        own = torch.tensor(list(numbers), dtype=torch.int64)
+        return torch.stack(self._gathered(own)).numpy()
+
+    def sum(self, values: T) -> T:
+        leaves = tree.leaves(values)
+        summed: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+            flat = torch.cat([leaves[i].reshape(-1) for i in places])
+            self._call(dist.all_reduce, flat)
+            parts = torch.split(flat, [leaves[i].numel() for i in places])
+            for i, part in zip(places, parts, strict=True):
+                summed[i] = part.view(leaves[i].shape)
+        return tree.with_leaves(values, [summed[i] for i in range(len(leaves))])
+
+    def largest(self, values: Tensor) -> Tensor:
+        values = values.clone()
+        self._call(dist.all_reduce, values, op=dist.ReduceOp.MAX)
+        return values
+
+    def rows(self, values: T) -> T:
+        def gathered(leaf: Tensor) -> Tensor:
+            counts = self.gather([len(leaf)])[:, 0]
+            padded = leaf.new_zeros((int(counts.max()), *leaf.shape[1:]))
+            padded[: len(leaf)] = leaf
+            parts = zip(self._gathered(padded), counts, strict=True)
+            return torch.cat([part[:count] for part, count in parts])
+
+        return tree.map(gathered, values)
+
+    def texts(self, text: str) -> list[str]:
+        encoded = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        lengths = self.gather([len(encoded)])[:, 0]
+        padded = torch.zeros(max(1, int(lengths.max())), dtype=torch.uint8)
+        padded[: len(encoded)] = encoded
+        every = zip(self._gathered(padded), lengths, strict=True)
+        return [bytes(part[:length].tolist()).decode() for part, length in every]
+
+    def _gathered(self, own: Tensor) -> list[Tensor]:
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        self._call(dist.all_gather, every, own.contiguous())
+        return every
+
+    def share_model(self, model: nn.Module) -> None:
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                shared = tensor.detach().clone().contiguous()
+                source = self.post.peer(0)
+                self._call(dist.broadcast, shared, source)
+                tensor.copy_(shared)
+
+    def require_same(self, settings: dict[str, str]) -> None:
+        first = json.loads(self.texts(json.dumps(settings))[0])
+        wrong = ""
+        for name in sorted(settings.keys() | first.keys()):
+            if settings.get(name) != first.get(name):
+                wrong = f"{name} = {settings.get(name)} on rank {self.rank}, and {first.get(name)}"
+                break
+        told = [text for text in self.texts(wrong) if text]
+        if told:
+            raise DifferentError(
+                f"All processes need the same program and experiment, got {told[0]} on rank 0; "
+                "start them with the same arguments, code and data."
+            )
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except LostError as error:
+            raise self._explain(error) from error
+        except (WorkerError, DifferentError, TogetherError):  # all processes raise these alike
+            raise
+        except BaseException as error:
+            if not getattr(error, "everywhere", False):
+                self._leave_note(error)
+            raise
+
+    def _call(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        if not self.open:
+            raise WorkerError("This process has left the others; start the run again.", ranks=[])
+        try:
+            collective(*arguments, **options, group=self.post.group)
+        except RuntimeError as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> WorkerError:
+        """Who is to blame for a wait that ended with this error, found out with the others."""
+        for each in (error, error.__cause__):
+            if each is not None:  # frames that hold the group would keep its connections open
+                traceback.clear_frames(each.__traceback__)
+        self._disconnect()  # whoever waits for this process ends its wait, too
+        reason = str(error).lower()
+        hung = "timed out" in reason or "timeout" in reason
+        try:
+            notes, silent = ask_around(self._store, self.rank, self.size)
+            self._linger(silent)
+        except RuntimeError:  # with rank 0 the store is gone, too
+            notes, silent = {}, [0]
+        if notes:
+            rank, note = next(iter(notes.items()))
+            return WorkerError(f"Rank {rank} failed: {note}", ranks=[rank], final=True)
+        if not silent:
+            return WorkerError(f"Processes lost each other: {plain_words(error)}.", ranks=[])
+        who = ranks_in_words(silent)
+        how = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
+        remedy = "look at its machine, or raise the timeout" if hung else "look at its output"
+        return WorkerError(f"{who} {how}; {remedy}. The last checkpoint is intact.", ranks=silent)
+
+    def _leave_note(self, error: BaseException) -> None:
+        if not self.open:
+            return
+        note = str(error) or type(error).__name__
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"failed/{self.rank}", note)
+            self._store.set(f"alive/{self.rank}", "1")
+            self._disconnect()
+            self._linger([])
+
+    def _linger(self, silent: Sequence[int]) -> None:
+        """Rank 0 may hold the store: it stays until all that speak have read what they need."""
+        self._store.set(f"read/{self.rank}", "1")
+        end = time.monotonic() + GRACE
+        while self.rank == 0 and time.monotonic() < end:
+            waiting = [
+                rank
+                for rank in range(1, self.size)
+                if rank not in silent and not self._store.check([f"read/{rank}"])
+            ]
+            if not waiting:
+                return
+            time.sleep(0.05)
+
+    def _disconnect(self) -> None:
+        if self.open:
+            self.open = False
+            self.post.close()  # a group that is still held keeps its connections
+            with contextlib.suppress(RuntimeError, ValueError, AssertionError):
+                dist.destroy_process_group()
+
+    def close(self) -> None:
+        self._disconnect()
+
+
+def ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list[int]]:
+    """Notes that failing processes have left, and processes that say nothing at all."""
+    store.set(f"alive/{rank}", "1")
+    others = [each for each in range(size) if each != rank]
+    end = time.monotonic() + GRACE
+    while True:
+        failed = [each for each in others if store.check([f"failed/{each}"])]
+        if failed:
+            return {each: store.get(f"failed/{each}").decode() for each in failed}, []
+        silent = [each for each in others if not store.check([f"alive/{each}"])]
+        if not silent or time.monotonic() > end:
+            return {}, silent
+        time.sleep(0.05)
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}"
+    return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

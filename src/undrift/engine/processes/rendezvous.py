@@ -1,0 +1,199 @@
+"""How processes meet: those of torchrun, of a script of the user's own, or of `spawn`."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache, wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from undrift.engine.processes.group import GRACE, Processes, ask_around, ranks_in_words
+from undrift.engine.processes.transport import plain_words
+from undrift.engine.world import World
+from undrift.errors import WorkerError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
+
+
+@cache
+def code_digest() -> str:
+    """A hash of this package's source, which all processes must share."""
+    digest = hashlib.blake2b(digest_size=16)
+    root = Path(__file__).parents[2]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def launched() -> bool:
+    """Whether torchrun, or a script of the user's own, has made this process one of several."""
+    named = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    return dist.is_available() and (dist.is_initialized() or named)
+
+
+def restarts() -> int:
+    """How often torchrun has started this process again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def restarted() -> bool:
+    return launched() and restarts() > 0
+
+
+_attempts = itertools.count()  # of this process to join others
+_joined: Processes | None = None  # which this process has joined last
+
+
+def joined() -> bool:
+    """Whether this process has met others."""
+    return _joined is not None
+
+
+def speaking(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that may fail on one process alone, after it has joined others: they are told."""
+
+    @wraps(function)
+    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            if _joined is None or not _joined.open:
+                raise
+            with _joined.speaking():
+                raise error
+
+    return telling
+
+
+def join(timeout: float = TIMEOUT) -> World:
+    """The world that torchrun or the user has launched; joined once, however many runs use it."""
+    if _joined is not None and _joined.open:
+        return _joined
+    if dist.is_initialized() and dist.get_world_size() == 1:
+        return World()
+    if dist.is_initialized():
+        store = dist.distributed_c10d._get_default_store()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        return _entered(Processes(PrefixStore("undrift", store), rank, size, timeout))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size == 1:
+        return World()
+    store = _store(rank, size, timeout)
+    # Keys of their own for every attempt: a store that outlives a restart still has the addresses
+    # of the dead.
+    attempt = f"undrift/{restarts()}/{next(_attempts)}"
+    return meet(PrefixStore(attempt, store), rank, size, timeout)
+
+
+def _store(rank: int, size: int, timeout: float) -> Store:
+    """Where the processes find each other: torchrun's, or one that rank 0 opens."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    try:
+        return TCPStore(
+            address,
+            port,
+            size,
+            is_master=opens,
+            timeout=timedelta(seconds=timeout),
+            wait_for_workers=False,  # who is missing is found out below, and named
+            multi_tenant=True,
+        )
+    except (RuntimeError, OSError) as error:
+        problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
+        raise WorkerError(
+            f"Rank {rank} needs to {problem}, got {plain_words(error)} within {timeout:g} s; start "
+            "rank 0 and check MASTER_ADDR and MASTER_PORT.",
+            ranks=[0],
+        ) from error
+
+
+def meet(
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: float,
+    patience: float | None = None,
+    watch: Callable[[], None] = lambda: None,
+) -> Processes:
+    """Wait for all processes, then connect them; `watch` may raise while they are awaited.
+
+    They are awaited for `patience` seconds, the timeout unless given.
+    """
+    try:
+        _await_all(store, rank, size, timeout if patience is None else patience, watch)
+    except RuntimeError as error:  # the store has gone, and with it rank 0
+        raise WorkerError(
+            f"Rank {rank} needs rank 0 to stay, got {plain_words(error)}; look at its output.",
+            ranks=[0],
+        ) from error
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    # Imported while there is a group, which torch.func does, it would hold the group for ever, and
+    # a process that fails would not be missed before it ends.
+    importlib.import_module("torch._dynamo")
+    try:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+        )
+    except RuntimeError as error:
+        _, silent = ask_around(store, rank, size)
+        whom = ranks_in_words(silent).lower() if silent else "the others"
+        raise WorkerError(
+            f"Rank {rank} needs to connect to all others, got no connection to {whom} "
+            f"({plain_words(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
+            "network's interface.",
+            ranks=silent,
+        ) from error
+    return _entered(Processes(store, rank, size, timeout))
+
+
+def _entered(world: Processes) -> Processes:
+    global _joined
+    _joined = world
+    atexit.register(world.close)  # the backend's threads must end before the interpreter does
+    return world
+
+
+def _await_all(
+    store: Store, rank: int, size: int, patience: float, watch: Callable[[], None]
+) -> None:
+    """Until all processes are here; whoever loses patience first tells the others who is not."""
+    store.set(f"here/{rank}", "1")
+    missing = [each for each in range(size) if each != rank]
+    end = time.monotonic() + patience
+    while missing:
+        watch()
+        missing = [each for each in missing if not store.check([f"here/{each}"])]
+        given_up = store.check(["missing"])
+        if missing and (given_up or time.monotonic() > end):
+            if given_up:
+                missing = json.loads(store.get("missing"))
+            else:
+                store.set("missing", json.dumps(missing))
+                time.sleep(GRACE if rank == 0 else 0)  # rank 0 may hold the store
+            raise WorkerError(
+                f"A run of {size} processes needs all of them, got nothing from "
+                f"{ranks_in_words(missing).lower()} within {patience:g} s; start every rank with "
+                "the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE.",
+                ranks=missing,
+            )
+        time.sleep(0.02)

@@ -1,0 +1,170 @@
+"""A look at model, loss and data before any work: errors a user would otherwise meet mid-run."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from undrift.data.clients import Clients
+from undrift.gradients.dropout import KeyedDropout
+from undrift.gradients.task import Loss, per_sample
+
+
+@dataclass(frozen=True)
+class Facts:
+    randomness: str  # of the forward pass: "none", "dropout" (keyed masks), "other" (torch's own)
+    separable: bool  # whether the loss is the mean of the losses of the samples
+    activations: int  # numbers a forward pass writes, per sample
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation of a forward pass: does it draw random numbers, how much it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.random = False
+        self.written = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asked otherwise, torch would import its compiler, which takes seconds."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.random |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **(kwargs or {}))
+        view = any(returned.alias_info for returned in func._schema.returns)
+        if isinstance(result, Tensor) and not view:
+            self.written += result.numel()
+        return result
+
+
+def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
+    """Raises a clear `ValueError` for a model, loss and data that do not fit each other."""
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    few = _telling_samples(clients)
+    inputs, targets = clients.inputs[few].to(device), clients.targets[few].to(device)
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    stored = inputs.dtype
+    if clients.prepare is not None:
+        inputs = clients.prepare(inputs, dtype)
+    targets = targets.to(dtype) if targets.is_floating_point() else targets
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    watch, drops = _Watch(), KeyedDropout(torch.zeros((), dtype=torch.int64, device=device))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            with watch, drops:
+                outputs = functional_call(model, {}, (inputs,))
+        except Exception as error:
+            if isinstance(error, ValueError) and " needs " in str(error):
+                raise  # a sentence of ours, or as good
+            remedy = "check its first layer against the data"
+            if clients.prepare is None and stored == torch.uint8:
+                remedy = "turn bytes into floats with Clients(..., prepare=undrift.data.Images())"
+            elif isinstance(error, IndexError) and not inputs.is_floating_point():
+                remedy = f"it needs a vocabulary of more than the largest id, {int(inputs.max())}"
+            raise ValueError(
+                f"The model needs to accept inputs of shape {tuple(inputs.shape)}, got "
+                f"{_line(error)}; {remedy}."
+            ) from error
+        _refuse_changed_buffers(model, before)
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"The model needs to return one tensor, got {type(outputs).__name__}; wrap it."
+            )
+        _check_labels(outputs, clients)
+        _check_loss(loss, outputs, targets)
+        separable = _separable(loss, outputs, targets)
+    # Our own mask arithmetic draws no random numbers, so what is still random is not ours.
+    randomness = "other" if watch.random else "dropout" if drops.calls else "none"
+    return Facts(randomness, separable, watch.written // len(targets))
+
+
+def _telling_samples(clients: Clients) -> Tensor:
+    """A few samples from everywhere and one of each label: what is true of them is true of all."""
+    held = torch.from_numpy(clients.index)
+    spread = held[:: max(1, len(held) // 8)][:8]
+    if clients.targets.ndim != 1 or clients.targets.is_floating_point():
+        return spread
+    labels = clients.targets[held].cpu()
+    firsts = [int((labels == label).nonzero()[0, 0]) for label in torch.unique(labels)[:16]]
+    return torch.cat([spread, held[firsts]])
+
+
+def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
+    try:
+        with warnings.catch_warnings():
+            # torch only warns when outputs and targets are broadcast against each other.
+            warnings.filterwarnings("error", message="Using a target size")
+            value = loss(outputs, targets)
+    except Exception as error:
+        raise ValueError(
+            f"The model's output needs to fit the loss, got output {tuple(outputs.shape)} "
+            f"{outputs.dtype} and targets {tuple(targets.shape)} {targets.dtype} ({_line(error)}); "
+            "change the last layer, the loss or the targets."
+        ) from error
+    if not isinstance(value, Tensor) or value.ndim != 0:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"The loss needs to return a scalar tensor, got {shape}; reduce it with a mean."
+        )
+
+
+def _separable(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    """Whether the loss is the mean over samples: on all of them and on a part, off the start."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
+    outputs = outputs.double() + noise.to(outputs.device)
+    targets = targets.double() if targets.is_floating_point() else targets
+    half = (len(targets) + 1) // 2
+    try:
+        return all(
+            torch.allclose(
+                per_sample(loss, outputs[part], targets[part]).mean().double(),
+                loss(outputs[part], targets[part]).double(),
+                rtol=1e-6,
+                atol=1e-9,
+                equal_nan=True,  # a loss that diverges is a matter of training
+            )
+            for part in (slice(None), slice(half), slice(half, None))
+            if len(targets[part])
+        )
+    except Exception:  # whatever a foreign loss raises under vmap or in float64, it is not masked
+        return False
+
+
+def _check_labels(outputs: Tensor, clients: Clients) -> None:
+    if clients.targets.is_floating_point() or outputs.ndim < 2:
+        return
+    classes = int(outputs.shape[1])
+    for who, targets in (("clients", clients.targets), ("test set", (clients.test or (0, 0))[1])):
+        if not isinstance(targets, Tensor) or outputs.ndim != targets.ndim + 1:
+            continue
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"Labels need to lie in 0...{classes - 1} for a model with {classes} outputs, got "
+                f"{low if low < 0 else high} in the {who}; widen the last layer or fix the labels."
+            )
+
+
+def _refuse_changed_buffers(model: nn.Module, before: dict[str, Tensor]) -> None:
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise ValueError(
+                f"The model needs a forward pass without side effects, got a change of its buffer "
+                f"{name!r}; state that is not a parameter would be lost between clients."
+            )
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")

@@ -1,0 +1,10 @@
+"""Gradients of small nets at the speed of the hardware: C++ written and compiled for the model.
+
+`reader` reads a model as a chain of layers, `emitter` writes the C++ of its gradient with the parts
+in the headers, `builder` compiles and keeps it, `oracle` calls it. See docs/kernels.md.
+"""
+
+from undrift.gradients.kernels.oracle import Kernels, build, measure
+from undrift.gradients.kernels.reader import UnsupportedError, read
+
+__all__ = ["Kernels", "UnsupportedError", "build", "measure", "read"]

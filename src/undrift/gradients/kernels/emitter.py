@@ -1,0 +1,185 @@
+"""Writes the C++ of a chain's gradient: its layers put together from the parts beside this file."""
+
+from __future__ import annotations
+
+import math
+from importlib.resources import files
+
+from undrift.gradients.kernels.images import Images, stages_of
+from undrift.gradients.kernels.layers import Chain, Flat, Layer
+from undrift.gradients.kernels.rows import Rows
+
+PARTS = "vectors.hpp", "images.hpp", "rows.hpp", "workers.hpp"
+
+_GRADIENT = """
+namespace {{
+{types}
+struct alignas(64) Block {{
+{block}
+}};
+struct alignas(64) Fixed {{
+{fixed}
+}};
+using Loss = {loss}<{outputs}>;
+
+struct Given {{  // a client's minibatch: samples one after the other, or picked out of a pool
+  const float* inputs;
+  const Loss::Target* targets;
+  const std::int64_t* index;
+  INLINE long at(long i) const {{ return index ? index[i] : i; }}
+  INLINE const Loss::Target* operator()(long i) const {{ return targets + at(i) * Loss::TARGETS; }}
+}};
+
+// Memory for a minibatch of this size.
+struct Memory {{
+  Fixed* fixed;
+  Block* blocks;
+  float* rows;
+  const float** inputs;
+  static std::size_t size(long batch) {{
+    return sizeof(Fixed) + (batch + V - 1) / V * sizeof(Block) + 4 * batch * {width} +
+           sizeof(float*) * batch + 64;
+  }}
+  Memory(char* at, long batch) {{
+    fixed = (Fixed*)at;
+    blocks = (Block*)(at + sizeof(Fixed));
+    inputs = (const float**)(blocks + (batch + V - 1) / V);
+    rows = (float*)(inputs + batch);
+  }}
+}};
+
+int gradient(const float* x, float* g, Given given, long n, long batch, std::uint64_t key,
+             Memory memory) {{
+  (void)key;
+  const float** inputs = memory.inputs;
+  for (long i = 0; i < n; ++i) inputs[i] = given.inputs + given.at(i) * {features};
+  float* rows = memory.rows;
+  {names}
+  Fixed& f = *memory.fixed;
+  (void)f;
+  {before}
+  {blocks_forward}
+  {rows_forward}
+  {copied}
+  float* e = {slope};
+  if (!Loss::slope(e, given, n)) return 1;
+  {rows_backward}
+  {blocks_backward}
+  {after}
+  return 0;
+}}
+}}  // namespace
+
+// Gradients of clients at the rows of x, `stride` apart, each on the first counts[i] of a minibatch
+// of `batch` samples: 0 if all went well, 1 for a label that is none, 2 without memory, 3 for a
+// gradient that is not finite.
+extern "C" int undrift_gradients(
+    const float* x, long stride, float* g, const float* inputs, const void* targets,
+    const std::int64_t* index, const std::int64_t* counts, const std::int64_t* keys,
+    long clients, long batch, int threads) {{
+  std::atomic<int> result{{0}};
+  // Waking somebody takes as long as this many products.
+  if ((double)clients * batch * {products} < 1e6) threads = 1;
+  Workers::share(clients, threads, [&](long i) {{
+    thread_local Room room;
+    float* mine = g + i * {parameters};
+    const long n = counts ? counts[i] : batch;
+    if (n == 0) {{
+      std::memset(mine, 0, sizeof(float) * {parameters});
+      return;
+    }}
+    char* at = room.of(Memory::size(batch));
+    if (!at) {{
+      result = 2;
+      return;
+    }}
+    Given given{{inputs, (const Loss::Target*)targets, index}};
+    if (index) given.index += i * batch;
+    else {{
+      given.inputs += i * batch * {features};
+      given.targets += i * batch * Loss::TARGETS;
+    }}
+    const std::uint64_t key = keys ? (std::uint64_t)keys[i] : 0;
+    const int made = gradient(x + i * stride, mine, given, n, batch, key, Memory(at, batch));
+    if (made) result = made;
+    else if (!finite(mine, {parameters})) result = 3;
+  }});
+  return result;
+}}
+"""
+
+
+def emit(chain: Chain) -> str:
+    """The source of a library with the one function `undrift_gradients`."""
+    before, flat = _parts(chain)
+    images = Images(stages_of(before))
+    width = math.prod(before[-1].out if before else chain.inputs)
+    rows = Rows(flat, _rows_source(before, width), images.learns)
+    last = images.stages and f"{len(images.stages)}"
+    through = _forward_through_blocks(chain, images, width) if last else []
+    back = _back_through_blocks(images, width) if last and images.learns else []
+    if before:
+        rows.keep_first(width)
+    program = _GRADIENT.format(
+        types="\n".join(images.types),
+        block="\n".join(images.block or ["char nothing;"]),
+        fixed="\n".join(images.fixed or ["char nothing;"]),
+        loss=chain.loss,
+        outputs=chain.outputs,
+        width=rows.width,
+        features=math.prod(chain.inputs),
+        parameters=chain.parameters,
+        products=chain.products,
+        names="\n  ".join(rows.names),
+        before="\n  ".join(images.before),
+        blocks_forward="\n  ".join(through),
+        rows_forward="\n  ".join(rows.forward),
+        copied=rows.copied,
+        slope=rows.slope,
+        rows_backward="\n  ".join(rows.backward),
+        blocks_backward="\n  ".join(back),
+        after="\n  ".join(images.after),
+    )
+    here = files("undrift.gradients.kernels")
+    return "".join(here.joinpath(part).read_text(encoding="utf-8") for part in PARTS) + program
+
+
+def _parts(chain: Chain) -> tuple[list[Layer], list[Layer]]:
+    """What is done in lanes, and what in rows."""
+    layers = list(chain.layers)
+    flat = [i for i, layer in enumerate(layers) if isinstance(layer, Flat)]
+    cut = flat[0] if flat and len(chain.inputs) == 3 else 0
+    return layers[:cut], [layer for layer in layers[cut:] if not isinstance(layer, Flat)]
+
+
+def _rows_source(before: list[Layer], width: int) -> str:
+    return f"Packed{{r0, {width}}}" if before else "Pointed{inputs}"
+
+
+_EACH_BLOCK = [
+    "for (long b = 0; b * V < n; ++b) {",
+    "Block& s = memory.blocks[b];",
+    "const ivec mask = lanes_of(b, n);",
+]
+
+
+def _forward_through_blocks(chain: Chain, images: Images, width: int) -> list[str]:
+    channels = chain.inputs[0]
+    return [
+        *_EACH_BLOCK,
+        f"into_lanes<{channels}, P0>(Pointed{{inputs}}, b, n, s.a0);",
+        *images.forward,
+        f"lanes_to_rows<{width}>(s.a{len(images.stages)}, b, n, r0);",
+        "}",
+    ]
+
+
+def _back_through_blocks(images: Images, width: int) -> list[str]:
+    last = len(images.stages)
+    channels = images.stages[-1].out[0]
+    return [
+        *_EACH_BLOCK,
+        f"into_lanes<{channels}, P{last}>(Packed{{e, {width}}}, b, n, f.d{last});",
+        *(line for stage in reversed(images.backward) for line in stage),
+        "}",
+    ]

@@ -1,0 +1,290 @@
+"""Records in a notebook: as a pandas frame, as a plot, and as a short table of a run.
+
+Everything takes a run, its records, a trial, or several runs or trials.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from undrift.check import require, require_choice
+from undrift.errors import optional
+from undrift.results.record import Record, Totals
+from undrift.results.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.table import Table
+
+AGAINST = {  # what to plot against, and what the axis says
+    "round": "round",
+    "bytes": "megabytes sent",
+    "gradients": "gradients",
+    "samples": "training samples",
+    "seconds": "seconds",
+    "simulated_seconds": "simulated seconds",
+}
+SHOWN = 5  # rounds in the table of a run
+
+
+@runtime_checkable
+class RunLike(Protocol):
+    """What is asked of a run."""
+
+    algorithm: Any
+    mode: Any
+    why: str
+    round: int
+    rounds: int
+    totals: Totals
+    record: Record | None
+    records: list[Record]
+
+
+Source = RunLike | Trial | Iterable[Record] | Iterable[Trial] | Iterable[RunLike]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Records that belong together."""
+
+    records: Sequence[Record]
+    label: str = ""
+    totals: Totals | None = None  # with rounds before the first record
+    heading: Mapping[str, Any] = field(default_factory=dict)  # columns of a frame
+
+    def before(self, name: str) -> float:
+        """What was spent before the first record, as of a run that went on from a checkpoint."""
+        if self.totals is None:
+            return 0.0
+        return max(0.0, _sum([self.totals], name) - _sum(self.records, name))
+
+
+def _parts(source: Source) -> list[_Part]:
+    if isinstance(source, RunLike):
+        label = type(source.algorithm).__name__
+        return [_Part(list(source.records), label, source.totals)]
+    if isinstance(source, Trial):
+        heading = {"label": source.label, "method": source.method, "seed": source.seed}
+        # Of a damaged file nobody knows where the lines that are missing were.
+        totals = None if source.damaged else source.totals
+        return [_Part(list(source.records), source.label, totals, heading)]
+    expected = "a run, a trial, or a list of records, runs or trials"
+    require(isinstance(source, Iterable), "A frame or plot", expected, source)
+    given: list[Any] = list(source)
+    if all(isinstance(each, Record) for each in given):
+        return [_Part(given)]
+    for each in given:
+        require(isinstance(each, RunLike | Trial), "A frame or plot", expected, each)
+    return [part for each in given for part in _parts(each)]
+
+
+def _sum(costs: Iterable[Record | Totals], name: str) -> float:
+    return float(sum(_spent(cost, name) or 0 for cost in costs))
+
+
+def _spent(cost: Record | Totals, name: str) -> float | None:
+    if name == "bytes":
+        return (cost.bytes_up + cost.bytes_down) / 1e6
+    spent: float | None = getattr(cost, name)
+    return spent
+
+
+def _metrics(parts: Iterable[_Part]) -> list[str]:
+    """All fields of the records, in their order."""
+    kinds = {Record: None} | {type(record): None for part in parts for record in part.records}
+    return list(dict.fromkeys(each.name for kind in kinds for each in fields(kind)))
+
+
+def frame(source: Source) -> Any:
+    """A `pandas.DataFrame` with one row a round and NaN for None.
+
+    Rows of trials have label, method and seed in front.
+    """
+    pandas = optional("pandas", "A frame", "notebook")
+    parts = _parts(source)
+    names = _metrics(parts)
+    rows = [
+        {**part.heading} | {name: _or_nan(getattr(record, name, None)) for name in names}
+        for part in parts
+        for record in part.records
+    ]
+    headings = dict.fromkeys(name for part in parts for name in part.heading)
+    return pandas.DataFrame(rows, columns=[*headings, *names])
+
+
+def _or_nan(value: Any) -> Any:
+    return float("nan") if value is None else value
+
+
+def plot(
+    source: Source, metric: str = "accuracy", against: str = "round", *, ax: Axes | None = None
+) -> Axes:
+    """A curve for every run or trial; those of one label have one colour.
+
+    Rounds without the metric are passed over. Drawn on `ax`, or on a figure of its own, which only
+    a notebook shows by itself: elsewhere save it with `.figure.savefig(path)`.
+    """
+    parts = _parts(source)
+    names = [name for name in _metrics(parts) if name != "round"]
+    require_choice("plot", "metric", metric, names)
+    require_choice("plot", "against", against, AGAINST)
+    curves = [(part.label, _points(part, metric, against)) for part in parts]
+    if not any(points for _, points in curves):
+        there = [name for name in names if any(_has(part.records, name) for part in parts)]
+        remedy = f"it has {', '.join(there)}" if there else "run a round first"
+        raise ValueError(f"plot needs rounds with {metric} and {against}, got none; {remedy}.")
+    return _drawn(curves, metric, against, ax)
+
+
+def _points(part: _Part, metric: str, against: str) -> list[tuple[float, float]]:
+    """(what it took so far, the metric) of every round that has both."""
+    if against == "round":
+        places: list[float] = [record.round for record in part.records]
+    elif _has(part.records, against):
+        spent = (_spent(record, against) or 0.0 for record in part.records)
+        places = list(accumulate(spent, initial=part.before(against)))[1:]
+    else:
+        return []
+    values = [getattr(record, metric, None) for record in part.records]
+    return [(x, y) for x, y in zip(places, values, strict=True) if y is not None]
+
+
+def _has(records: Iterable[Record], name: str) -> bool:
+    return name == "bytes" or any(getattr(record, name, None) is not None for record in records)
+
+
+def _drawn(
+    curves: Iterable[tuple[str, list[tuple[float, float]]]],
+    metric: str,
+    against: str,
+    ax: Axes | None,
+) -> Axes:
+    ticker = optional("matplotlib.ticker", "A plot", "report")
+    axis: Axes = _new_axis() if ax is None else ax
+    colours: dict[str, Any] = {}
+    for label, points in curves:
+        style: dict[str, Any] = {"linewidth": 1.6}
+        # A line of one point would not be seen.
+        style |= {"marker": "o"} if len(points) == 1 else {}
+        style |= {"color": colours[label]} if label in colours else {"label": label or None}
+        (line,) = axis.plot([x for x, _ in points], [y for _, y in points], **style)
+        colours.setdefault(label, line.get_color())
+    axis.set(xlabel=AGAINST[against], ylabel=metric.replace("_", " "))
+    if against == "round":
+        axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    if any(colours):
+        axis.legend(frameon=False)
+    return axis
+
+
+def _new_axis() -> Any:
+    """Of a new figure: pyplot's, which keeps and shows its figures, only in a notebook."""
+    if _in_notebook():
+        return importlib.import_module("matplotlib.pyplot").subplots(layout="constrained")[1]
+    figure = importlib.import_module("matplotlib.figure").Figure(layout="constrained")
+    importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    return figure.subplots()
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this, rather than a script or a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def rich_table(source: RunLike | Sequence[Record]) -> Table:
+    """The last rounds and the totals, for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    head, rows, notes = _shown(source)
+    title, *rest = notes
+    table = Table(title=Text(title), caption=Text("\n".join(rest)), caption_justify="left")
+    for name in head:
+        table.add_column(Text(name), justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def html_table(source: RunLike | Sequence[Record]) -> str:
+    """The same for a notebook; styled by the notebook alone."""
+    head, rows, notes = _shown(source)
+    title, *rest = map(html.escape, notes)
+    lines = [f"<table><caption>{title}</caption>", f"<thead>{_html_row(head, 'th')}</thead>"]
+    lines += ["<tbody>", *(_html_row(row, "td") for row in rows), "</tbody></table>"]
+    return "\n".join([*lines, *(f"<div>{note}</div>" for note in rest)])
+
+
+def _html_row(cells: Iterable[str], tag: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _form(form: str, scale: float = 1.0) -> Callable[[Any], str]:
+    return lambda value: "-" if value is None else form.format(scale * value)
+
+
+Columns = dict[str, tuple[str, Callable[[Any], str]]]
+_ALWAYS: Columns = {
+    "round": ("round", str),
+    "clients": ("clients", str),
+    "loss": ("loss", _form("{:.4f}")),
+    "accuracy": ("accuracy %", _form("{:.2f}", 100)),
+    "bytes_up": ("MB up", _form("{:.3f}", 1e-6)),
+    "bytes_down": ("MB down", _form("{:.3f}", 1e-6)),
+    "gradients": ("gradients", str),
+    "seconds": ("s", _form("{:.3f}")),
+}
+_WHERE_THERE: Columns = {
+    "simulated_seconds": ("simulated s", _form("{:.4g}")),
+    "missed": ("missed", str),
+    "node_accuracy": ("nodes' own %", _form("{:.2f}", 100)),
+    "consensus": ("consensus", _form("{:.3g}")),
+    "bits": ("bits / hop", _form("{:.3g}")),
+    "sign_matching": ("signs kept %", _form("{:.1f}", 100)),
+}
+
+
+def _shown(source: RunLike | Sequence[Record]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Column names, cells, and notes of which the first is a title."""
+    records = _known(source)
+    last = records[-SHOWN:]
+    columns = _ALWAYS | {k: v for k, v in _WHERE_THERE.items() if _has(last, k)}
+    rows = [
+        [form(getattr(record, name, None)) for name, (_, form) in columns.items()]
+        for record in last
+    ]
+    return [name for name, _ in columns.values()], rows, list(_notes(source, records))
+
+
+def _known(source: RunLike | Sequence[Record]) -> list[Record]:
+    if not isinstance(source, RunLike):
+        return list(source)
+    # A run that has just gone on from a checkpoint knows the record of that alone.
+    return list(source.records) or ([] if source.record is None else [source.record])
+
+
+def _notes(source: RunLike | Sequence[Record], records: Sequence[Record]) -> Iterator[str]:
+    if isinstance(source, RunLike):
+        yield f"{source.algorithm!r}: round {source.round} of {source.rounds}"
+        yield f"{source.mode}: {source.why}"
+        totals = source.totals
+    else:
+        yield f"{len(records)} round{'' if len(records) == 1 else 's'}"
+        totals = Totals()
+        for record in records:
+            totals.add(record)
+    clock = f", {totals.simulated_seconds:.4g} simulated" if totals.simulated_seconds else ""
+    yield (
+        f"In all {totals.bytes_up / 1e6:.3f} MB up, {totals.bytes_down / 1e6:.3f} MB down, "
+        f"{totals.gradients} gradients on {totals.samples} samples, {totals.seconds:.3f} s{clock}."
+    )

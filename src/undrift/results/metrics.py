@@ -1,0 +1,172 @@
+"""What the documents report of a run, as functions of its records.
+
+Records of rounds that were not evaluated have no accuracy or loss and are passed over: a smoothing
+goes from evaluation to evaluation. Costs count in every round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from undrift.check import is_finite, is_whole, require, require_choice
+from undrift.results.record import PeerRecord, Record
+
+METRICS = (*(field.name for field in fields(PeerRecord) if field.name != "round"), "stationarity")
+COSTS = ("bytes", "gradients", "samples", "seconds", "simulated_seconds")
+_HIGHER = ("accuracy", "node_accuracy", "sign_matching", "utilisation", "clients")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric where it was measured."""
+
+    rounds: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class Spread(NamedTuple):
+    mean: float
+    std: float | None  # of a sample, dividing by n - 1; None for a single value
+
+
+def ema(values: Sequence[float], decay: float = 0.9) -> list[float]:
+    """s_1 = v_1, then s_k = decay s_(k-1) + (1 - decay) v_k."""
+    require(is_finite(decay) and 0 <= decay < 1, "ema", "decay in [0, 1)", decay)
+    return list(accumulate(values, lambda s, v: decay * s + (1 - decay) * v))
+
+
+def window(values: Sequence[float], size: int = 10) -> list[float]:
+    """The mean of each value and those before it, `size` altogether or as many as there are."""
+    require(is_whole(size) and size >= 1, "window", "size >= 1, a whole number", size)
+    ends = range(1, len(values) + 1)
+    return [math.fsum(part) / len(part) for part in (values[max(0, n - size) : n] for n in ends)]
+
+
+def best_so_far(values: Sequence[float]) -> list[float]:
+    """The largest up to each value; NaN counts only where there was nothing else."""
+    return [float(value) for value in np.fmax.accumulate(np.asarray(values, np.float64))]
+
+
+def raw(values: Sequence[float]) -> list[float]:
+    return list(values)
+
+
+SMOOTHINGS: Mapping[str, Callable[[Sequence[float]], list[float]]] = MappingProxyType(
+    {"raw": raw, "ema": ema, "window": window, "best": best_so_far}
+)
+
+
+def rises(metric: str) -> bool:
+    """Whether more of it is better: of accuracies and shares, not of losses, errors and costs."""
+    require_choice("A curve", "metric", metric, METRICS)
+    return metric in _HIGHER
+
+
+def curve(records: Sequence[Record], metric: str = "accuracy", smoothing: str = "raw") -> Curve:
+    """`metric` is any number of a record, or "stationarity"; empty where it was never measured."""
+    sign = 1 if rises(metric) else -1  # the best of a loss is its smallest
+    require_choice("A curve", "smoothing", smoothing, SMOOTHINGS)
+    measured = [(record.round, _value(record, metric)) for record in records]
+    seen = [(round, sign * value) for round, value in measured if value is not None]
+    smoothed = SMOOTHINGS[smoothing]([value for _, value in seen])
+    return Curve(tuple(round for round, _ in seen), tuple(sign * value for value in smoothed))
+
+
+def _value(record: Record, metric: str) -> float | None:
+    if metric == "stationarity":
+        return stationarity(record)
+    value = getattr(record, metric, None)
+    return None if value is None else float(value)
+
+
+def rounds_to(
+    records: Sequence[Record], target: float, smoothing: str = "raw", metric: str = "accuracy"
+) -> int | None:
+    """The first round at or beyond the target, which is at or below it for losses and errors."""
+    require(is_finite(target), "rounds_to", "a finite number as target", target)
+    line = curve(records, metric, smoothing)
+    sign = 1 if rises(metric) else -1
+    points = zip(line.rounds, line.values, strict=True)
+    return next((round for round, value in points if sign * value >= sign * target), None)
+
+
+def cumulative(records: Sequence[Record], cost: str) -> list[float]:
+    """What the run had cost after each of its rounds; bytes are those up and down."""
+    require_choice("cumulative", "cost", cost, COSTS)
+    names = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
+    spent = [[getattr(record, name) for name in names] for record in records]
+    timed = all(None not in each for each in spent)
+    require(timed, "cumulative", f"records with {cost}", None, "run with devices to have a clock")
+    return [float(total) for total in accumulate(sum(each) for each in spent)]
+
+
+def cost_to(
+    records: Sequence[Record],
+    target: float,
+    cost: str,
+    smoothing: str = "raw",
+    metric: str = "accuracy",
+) -> float | None:
+    """Spent up to the end of the round that reached the target; None if none did."""
+    spent = cumulative(records, cost)
+    reached = rounds_to(records, target, smoothing, metric)
+    done = zip(records, spent, strict=True)
+    return next((total for record, total in done if record.round == reached), None)
+
+
+def at_round(
+    records: Sequence[Record], round: int, smoothing: str = "raw", metric: str = "accuracy"
+) -> float | None:
+    """At the last evaluation up to that round; None if there was none."""
+    require(is_whole(round), "at_round", "a whole number as round", round)
+    line = curve(records, metric, smoothing)
+    seen = [value for at, value in zip(line.rounds, line.values, strict=True) if at <= round]
+    return seen[-1] if seen else None
+
+
+def best(records: Sequence[Record], metric: str = "accuracy") -> float | None:
+    """The largest, of losses and errors the smallest; None if never measured."""
+    values = curve(records, metric, "best").values
+    return values[-1] if values else None
+
+
+def last(records: Sequence[Record], count: int = 10, metric: str = "accuracy") -> float | None:
+    """Mean of the last `count` evaluations, or of as many as there are; None if never measured."""
+    require(is_whole(count) and count >= 1, "last", "count >= 1, a whole number", count)
+    values = curve(records, metric).values[-count:]
+    return math.fsum(values) / len(values) if values else None
+
+
+def variation(records: Sequence[Record], size: int = 10) -> float | None:
+    """Mean squared distance, in percentage points, of accuracy from its moving average.
+
+    The moving average is `window`: of an evaluation and the size - 1 before it, of fewer at the
+    start. FedACG reports 2.26 for itself and 10.30 for FedAvgM, perhaps of another average.
+    """
+    values = curve(records).values
+    averages = window(values, size)
+    apart = [(100 * (v - a)) ** 2 for v, a in zip(values, averages, strict=True)]
+    return math.fsum(apart) / len(apart) if apart else None
+
+
+def stationarity(record: Record) -> float | None:
+    """NET-FLEET's ||grad f(mean x)||^2 + (1/m) sum_i ||x_i - mean x||^2; None if not measured.
+
+    Peers measure the first part only with `gradient_norm=True`.
+    """
+    gradient, consensus = (getattr(record, name, None) for name in ("gradient_norm", "consensus"))
+    return None if gradient is None or consensus is None else float(gradient**2 + consensus)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Over seeds."""
+    require(len(values) > 0, "spread", "at least one value", list(values))
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Spread(float(np.mean(values)), std)

@@ -1,0 +1,122 @@
+"""What a tracker is, and the one that every run has: a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from undrift.check import require
+from undrift.results.record import Record
+from undrift.results.trial import RecordingError, Trial, write_whole
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """One that fails is left out from then on, with a warning, unless it has `required = True`."""
+
+    def begin(self, trial: Trial) -> None: ...
+
+    def add(self, record: Record) -> None: ...
+
+    def end(self, trial: Trial) -> None: ...
+
+
+def name_of(trial: Trial) -> str:
+    """Of its files and runs."""
+    kept = "".join(c if c.isalnum() or c in "=.,+-" else "_" for c in trial.label)
+    return f"{kept}-seed{trial.seed}"
+
+
+class CSV:
+    """One flushed line a round in `<path>/<trial>.csv`, or in `path` if that ends in .csv.
+
+    None is an empty cell. What fails here stops the run, and leaves whole lines.
+    """
+
+    required: ClassVar[bool] = True
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._owner: str | None = None  # the trial of a file given by its name
+        self._columns: list[str] = []  # from the first round on
+
+    def begin(self, trial: Trial) -> None:
+        self._columns = []
+        if self._path.suffix == ".csv":
+            self._goal = self._path
+            alone = self._owner in (None, name_of(trial))
+            remedy = "pass a folder, where each has its own"
+            require(alone, f"CSV({str(self._path)!r})", "one trial", name_of(trial), remedy)
+        else:
+            self._goal = self._path / f"{name_of(trial)}.csv"
+        self._owner = name_of(trial)
+        header = (self._rows() or [[]])[0]
+        known = _columns(Record)
+        ours = not header or header[: len(known)] == known
+        require(ours, "CSV", "a new file or one of its own", str(self._goal), "move it away")
+
+    def add(self, record: Record) -> None:
+        try:
+            if not self._columns:
+                self._open(record)
+            self._write([_cell(getattr(record, name)) for name in self._columns])
+        except OSError as error:
+            raise RecordingError(
+                f"{self._goal} could not be written: {error.strerror or error}; the rounds before "
+                f"{record.round} are in it, free some space and resume."
+            ) from error
+
+    def end(self, trial: Trial) -> None:
+        self._columns = []
+
+    def _rows(self) -> list[list[str]]:
+        """Whole lines of the file; a kill may have left half of one."""
+        if not self._goal.is_file():
+            return []
+        text = self._goal.read_text(encoding="utf-8", errors="replace")
+        rows = list(csv.reader(text.splitlines(keepends=True)))
+        return rows if text.endswith("\n") else rows[:-1]
+
+    def _open(self, first: Record) -> None:
+        """Keep the rounds before this one, and write on after them."""
+        columns = _columns(type(first))
+        header, *rows = self._rows() or [columns]
+        same = header == columns
+        require(same, "CSV", f"the columns {', '.join(columns)}", header, "move it away")
+        whole = [row for row in rows if len(row) == len(header) and row[0].isdecimal()]
+        kept = [header, *(row for row in whole if int(row[0]) < first.round)]
+        self._goal.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self._goal, "".join(_line(row) for row in kept))
+        self._columns = columns
+
+    def _write(self, row: Sequence[str]) -> None:
+        line, written = _line(row).encode(), 0
+        with self._goal.open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            try:
+                while written < len(line):  # a full disk takes a part, then refuses the rest
+                    written += file.write(line[written:])
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(end)
+                raise
+
+
+def _columns(kind: type[Record]) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _line(row: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(row)
+    return text.getvalue()

@@ -1,0 +1,218 @@
+"""Trackers of other programs: TensorBoard, MLflow, Weights & Biases; nothing leaves unasked."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import time
+import warnings
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from undrift.check import require_choice
+from undrift.errors import optional
+from undrift.results.record import Record, Totals
+from undrift.results.tracking.plain import name_of
+from undrift.results.trial import Trial
+
+PROJECT = "undrift"  # what MLflow calls the experiment and W&B the project
+Online = Literal["offline", "online"]
+
+
+class _Scalars:
+    """A record's numbers, and under `total/` those of `Totals` and the bytes both ways."""
+
+    def __init__(self, trial: Trial) -> None:
+        before: dict[str, Any] = {each.name: trial.total(each.name) for each in fields(Totals)}
+        self._totals = Totals(**before)
+
+    def of(self, record: Record) -> dict[str, float]:
+        self._totals.add(record)
+        values: dict[str, Any] = record.to_dict()
+        del values["round"]  # which is the axis
+        sums = {f"total/{name}": value for name, value in vars(self._totals).items()}
+        if record.simulated_seconds is None:
+            del sums["total/simulated_seconds"]
+        sums["total/bytes"] = self._totals.bytes_up + self._totals.bytes_down
+        return {name: value for name, value in (values | sums).items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _asked(trial: Trial) -> dict[str, Any]:
+    return {"method": trial.method, "seed": trial.seed, "rounds": trial.rounds, **trial.settings}
+
+
+def _came(trial: Trial) -> dict[str, str]:
+    said = {"status": trial.status, "reason": trial.reason, "model_sha256": trial.model_sha256}
+    return {name: value for name, value in said.items() if value}
+
+
+class TensorBoard:
+    """Event files in `<folder>/<trial>`, for `tensorboard --logdir <folder>`.
+
+    Written at once rather than by tensorboardX's own thread, whose failure nobody would see.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._files = optional(
+            "tensorboardX.record_writer", "Tracking with tensorboard", "tensorboard"
+        )
+        self._proto = optional(
+            "tensorboardX.proto.event_pb2", "Tracking with tensorboard", "tensorboard"
+        )
+        self._summary = optional("tensorboardX.summary", "Tracking with tensorboard", "tensorboard")
+        self._folder = Path(folder)
+        self._writer: Any = None
+
+    def begin(self, trial: Trial) -> None:
+        self._trial, self._scalars, self._round = trial, _Scalars(trial), 0
+        self._writer = None  # until the first round is known
+
+    def add(self, record: Record) -> None:
+        if self._writer is None:
+            self._open(record.round)
+        try:
+            for name, value in self._scalars.of(record).items():
+                self._event(record.round, summary=self._summary.scalar(name, value))
+            self._writer.flush()
+        except OSError:
+            with suppress(OSError):  # it is what could not be written that it tries again
+                self._writer.close()
+            raise
+        self._round = record.round
+
+    def end(self, trial: Trial) -> None:
+        if self._writer is not None:
+            self._text("end", _came(trial), self._round)
+            self._writer.close()
+            self._writer = None
+
+    def _open(self, first: int) -> None:
+        goal = self._folder / name_of(self._trial)
+        goal.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads the files in the order of their names, which begin with the second; the
+        # round, because two may begin in one.
+        name = f"events.out.tfevents.{int(time.time()):010d}.{first:08d}"
+        self._writer = self._files.RecordWriter(str(goal / name))
+        self._event(0, file_version="brain.Event:2")
+        if first > 1:  # TensorBoard then leaves out what an earlier file has from here on
+            log = self._proto.SessionLog(status=self._proto.SessionLog.START)
+            self._event(first, session_log=log)
+        self._text("settings", _asked(self._trial), first)
+
+    def _text(self, name: str, values: dict[str, Any], step: int) -> None:
+        lines = (
+            f"| {key} | {str(value).replace('|', '&#124;')} |" for key, value in values.items()
+        )
+        table = "\n".join(("| name | value |", "|---|---|", *lines))
+        self._event(step, summary=self._summary.text(name, table))
+
+    def _event(self, step: int, **what: Any) -> None:
+        event = self._proto.Event(wall_time=time.time(), step=step, **what)
+        self._writer.write(event.SerializeToString())
+
+
+class MLflow:
+    """One MLflow run a trial, in `uri`, else in MLFLOW_TRACKING_URI, else in `<folder>/mlflow`.
+
+    That folder has a database, or plain files where sqlalchemy is not installed.
+    """
+
+    _ENDINGS: ClassVar = {"finished": "FINISHED", "diverged": "FAILED", "stopped": "KILLED"}
+
+    def __init__(self, folder: str | Path, uri: str | None = None) -> None:
+        # Read when mlflow is imported. It would send statistics of its use otherwise.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        self._mlflow = optional("mlflow", "Tracking with mlflow", "mlflow")
+        self._entities = optional("mlflow.entities", "Tracking with mlflow", "mlflow")
+        self._folder = Path(folder).resolve() / "mlflow"
+        self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._client: Any = None
+
+    def begin(self, trial: Trial) -> None:
+        if self._client is None:
+            self._client, self._experiment = self._connect()
+        self._scalars = _Scalars(trial)
+        tags = {"label": trial.label}
+        run = self._client.create_run(self._experiment, run_name=name_of(trial), tags=tags)
+        self._run = run.info.run_id
+        asked = _asked(trial).items()
+        params = [self._entities.Param(name, str(value)) for name, value in asked]
+        self._client.log_batch(self._run, params=params)
+
+    def add(self, record: Record) -> None:
+        now, step = int(time.time() * 1000), record.round
+        values = self._scalars.of(record).items()
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in values]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def end(self, trial: Trial) -> None:
+        for name, value in _came(trial).items():
+            self._client.set_tag(self._run, name, value)
+        self._client.set_terminated(self._run, self._ENDINGS[trial.status])
+
+    def _connect(self) -> tuple[Any, str]:
+        """The client and the experiment's id."""
+        uri, artifacts = self._uri, None
+        if uri is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            database = all(map(importlib.util.find_spec, ("sqlalchemy", "alembic")))
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = f"sqlite:///{self._folder / 'mlflow.db'}" if database else self._folder.as_uri()
+            artifacts = (self._folder / "artifacts").as_uri()
+        with warnings.catch_warnings():  # of sqlalchemy about how mlflow uses it
+            warnings.simplefilter("ignore")
+            client = self._mlflow.MlflowClient(tracking_uri=uri)
+            found = client.get_experiment_by_name(PROJECT)
+            if found is not None:
+                return client, found.experiment_id
+            return client, client.create_experiment(PROJECT, artifact_location=artifacts)
+
+
+class WandB:
+    """One W&B run a trial, offline in `<folder>/wandb` unless told `mode="online"`."""
+
+    def __init__(self, folder: str | Path, mode: Online = "offline") -> None:
+        require_choice("WandB", "mode", mode, get_args(Online))
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
+        self._wandb = optional("wandb", "Tracking with wandb", "wandb")
+        self._folder, self._mode = Path(folder), mode
+
+    def begin(self, trial: Trial) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._scalars = _Scalars(trial)
+        # Nothing but what is logged: no terminal output, code, git state, packages, machine.
+        settings = self._wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        self._run = self._wandb.init(
+            project=PROJECT,
+            name=name_of(trial),
+            group=trial.label,
+            dir=str(self._folder),
+            config=_asked(trial),
+            mode=self._mode,
+            reinit="create_new",
+            settings=settings,
+        )
+
+    def add(self, record: Record) -> None:
+        self._run.log(self._scalars.of(record), step=record.round)
+
+    def end(self, trial: Trial) -> None:
+        self._run.summary.update(_came(trial))
+        self._run.finish(exit_code=0 if trial.status == "finished" else 1)

@@ -1,0 +1,261 @@
+"""`undrift sweep --search N`: cells chosen one after another by Optuna, for each method by itself.
+
+Every choice depends on the seed and on what the cells before came to, so that a search repeats
+itself; going on with one makes the same choices again, and what is finished is read, not run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from undrift.check import require
+from undrift.runs.runner import Asked, Conducted, conduct
+from undrift.engine.processes.rendezvous import launched
+from undrift.errors import UndriftError
+from undrift.config.experiment import Experiment, Range, Sweep
+from undrift.runs.build import resolved
+from undrift.report.collect import mean_last
+from undrift.results.trial import Trial
+from undrift.runs.jobs import SEARCH, Cell, Choice, Job, Planner, axes, merged, read_choice
+
+STARTUP = 5  # cells drawn by chance before there is something to learn from
+PATIENCE = 10  # proposals that were tried before until one is drawn by chance
+DIGITS = 4  # of a number drawn from a range, so that it can be read
+Axis = list[Cell] | tuple[str, Range]
+
+
+def searched(experiment: Experiment, count: int, asked: Asked) -> Conducted:
+    """Run `count` cells for each method, into a folder as a sweep's."""
+    require(count >= 1, "--search", "a number of cells >= 1", count)
+    one = experiment.engine.processes == 1 and not launched()
+    require(one, "--search", "one process", "several", "leave --processes out")
+    _optuna()
+    experiment = resolved(experiment)
+    return conduct(experiment, "search", asked, search=Search(experiment, count))
+
+
+class Search:
+    """The jobs of a search, each method's cells chosen in the light of those before."""
+
+    def __init__(self, experiment: Experiment, count: int) -> None:
+        self._experiment = experiment
+        self._count = count
+        methods = range(len(experiment.methods))
+        self._axes = [self._of_method(position) for position in methods]
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def probes(self) -> list[Job]:
+        """Jobs with every value of every axis, to be checked before the first is run."""
+        planner = Planner(self._experiment)
+        return [
+            job
+            for position, own in enumerate(self._axes)
+            for part in _parts(own)
+            for job in _beside(part, own, partial(planner.jobs, position))
+        ]
+
+    @property
+    def rounds(self) -> int:
+        """How many there will be, as far as one knows."""
+        cells = sum(min(self._count, _size(own)) for own in self._axes)
+        return int(cells) * len(self._experiment.seeds) * self._experiment.training.rounds
+
+    def jobs(self, folder: Path, done: Sequence[Trial]) -> Iterator[Job]:
+        """One after another; `done` grows in the meantime."""
+        before = read_choice(folder) or Choice(0, {})
+        planner, chosen = Planner(self._experiment), dict(before.cells)
+        count = max(self._count, before.count)
+        for position, method in enumerate(self._experiment.methods):
+            noted = list(before.cells.get(method.title, ()))
+            chooser = _Chooser(self._axes[position], self._experiment.seeds[0])
+            tried: list[Cell] = []
+            while len(tried) < count and not chooser.exhausted:
+                cell = chooser.next(noted[len(tried)] if len(tried) < len(noted) else None)
+                try:
+                    upcoming = planner.jobs(position, cell)
+                except ValueError:  # values that do not go together, though each is fine
+                    chooser.refuse()
+                    continue
+                tried.append(cell)
+                chosen[method.title] = [*tried, *noted[len(tried) :]]
+                Choice(count, chosen).write(folder)
+                begun = len(done)
+                yield from upcoming
+                chooser.tell(mean_last(done[begun:]))
+
+    def _of_method(self, position: int) -> list[Axis]:
+        """What may be chosen for a method; what concerns others only is left as it is."""
+        sweep, planner = self._experiment.sweep, Planner(self._experiment)
+        lists = {path: each for path, each in sweep.grid.items() if isinstance(each, list)}
+        found: list[Axis] = []
+        for axis in axes(Sweep(grid={**lists}, together=sweep.together)):
+            parts = [planner.own(position, part) for part in axis]
+            found.append(list({_key(part): part for part in parts}.values()))
+        found += sweep.ranges.items()
+        return [axis for axis in found if planner.own(position, _first(axis))]
+
+
+class _Chooser:
+    """Optuna's tree-structured Parzen estimator, kept from trying a cell twice."""
+
+    def __init__(self, own: Sequence[Axis], seed: int) -> None:
+        optuna = _optuna()
+        self._failed = optuna.trial.TrialState.FAIL
+        sampler = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=STARTUP)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._axes = own
+        self._spaces = {str(i): _distribution(axis, optuna) for i, axis in enumerate(own)}
+        self._chance = np.random.default_rng(seed)
+        self._tried: set[str] = set()
+        self._asked: Any = None
+
+    def next(self, noted: Cell | None) -> Cell:
+        """The next cell; `noted` is what it was before, which holds whatever Optuna says today."""
+        cell = noted if noted is not None else self._proposed()
+        if noted is not None and _key(self._proposed()) != _key(noted):
+            self._ask(self._parameters(noted))
+        self._tried.add(_key(cell))
+        return cell
+
+    @property
+    def exhausted(self) -> bool:
+        return bool(len(self._tried) >= _size(self._axes))
+
+    def refuse(self) -> None:
+        """The cell cannot be run; nothing is learned from it."""
+        self._study.tell(self._asked, state=self._failed)
+
+    def tell(self, reached: float) -> None:
+        self._study.tell(self._asked, reached)
+
+    def _proposed(self) -> Cell:
+        for _ in range(PATIENCE):
+            cell = self._ask()
+            if _key(cell) not in self._tried:
+                return cell
+            self.refuse()
+        while True:
+            drawn = {name: _drawn(axis, self._chance) for name, axis in self._named().items()}
+            if _key(self._cell(drawn)) not in self._tried:
+                return self._ask(drawn)
+
+    def _ask(self, parameters: Mapping[str, Any] | None = None) -> Cell:
+        if parameters is not None:
+            self._study.enqueue_trial(dict(parameters))
+        self._asked = self._study.ask(self._spaces)
+        return self._cell(self._asked.params)
+
+    def _named(self) -> dict[str, Axis]:
+        return {str(i): axis for i, axis in enumerate(self._axes)}
+
+    def _cell(self, parameters: Mapping[str, Any]) -> Cell:
+        return merged([_part(axis, parameters[name]) for name, axis in self._named().items()])
+
+    def _parameters(self, cell: Cell) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, axis in self._named().items():
+            own = {path: cell.get(path) for path in _first(axis)}
+            if isinstance(axis, list):
+                if own not in axis:
+                    raise UndriftError(
+                        f"{SEARCH} needs cells of the sweep, got {own}; search anew."
+                    )
+                found[name] = axis.index(own)
+            else:
+                found[name] = own[axis[0]]
+        return found
+
+
+def _key(cell: Cell) -> str:
+    """The same for cells that are; 1 and 1.0 are not."""
+    return repr([(path, str(value)) for path, value in cell.items()])
+
+
+def _first(axis: Axis) -> Cell:
+    return axis[0] if isinstance(axis, list) else {axis[0]: axis[1].low}
+
+
+def _ends(axis: Axis) -> list[Cell]:
+    if isinstance(axis, list):
+        return axis
+    path, numbers = axis
+    return [{path: numbers.low}, {path: numbers.high}]
+
+
+def _parts(own: Sequence[Axis]) -> list[Cell]:
+    """Every value by itself; nothing at all where nothing is to be chosen."""
+    return [part for axis in own for part in _ends(axis)] or [{}]
+
+
+def _beside(part: Cell, own: Sequence[Axis], make: Callable[[Cell], list[Job]]) -> list[Job]:
+    """A value beside the first ones of the others, or, if it does not go with them, the last."""
+    ends = [_ends(axis) for axis in own]
+    try:
+        return make({**merged([each[0] for each in ends]), **part})
+    except ValueError as error:
+        try:
+            return make({**merged([each[-1] for each in ends]), **part})
+        except ValueError:
+            raise error from None
+
+
+def _size(own: Sequence[Axis]) -> Any:
+    """How many cells there are; infinity where numbers are drawn."""
+    return math.prod(
+        len(axis)
+        if isinstance(axis, list)
+        else axis[1].high - axis[1].low + 1
+        if axis[1].whole
+        else math.inf
+        for axis in own
+    )
+
+
+def _part(axis: Axis, value: Any) -> Cell:
+    """What a parameter of Optuna's sets: an index into a list, or a number."""
+    if isinstance(axis, list):
+        return axis[int(value)]
+    path, numbers = axis
+    if numbers.whole:
+        return {path: int(value)}
+    readable = float(f"{value:.{DIGITS}g}")
+    return {path: float(min(max(readable, numbers.low), numbers.high))}
+
+
+def _drawn(axis: Axis, chance: np.random.Generator) -> Any:
+    if isinstance(axis, list):
+        return int(chance.integers(len(axis)))
+    numbers = axis[1]
+    if numbers.whole:
+        return int(chance.integers(int(numbers.low), int(numbers.high) + 1))
+    if numbers.log:
+        return math.exp(chance.uniform(math.log(numbers.low), math.log(numbers.high)))
+    return float(chance.uniform(numbers.low, numbers.high))
+
+
+def _distribution(axis: Axis, optuna: Any) -> Any:
+    kinds = optuna.distributions
+    if isinstance(axis, list):
+        return kinds.CategoricalDistribution(list(range(len(axis))))
+    numbers = axis[1]
+    kind = kinds.IntDistribution if numbers.whole else kinds.FloatDistribution
+    return kind(numbers.low, numbers.high, log=numbers.log)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise UndriftError(
+            "--search needs Optuna, got no such package; pip install 'undrift[sweep]'."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

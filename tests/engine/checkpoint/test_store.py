@@ -1,0 +1,240 @@
+"""Save and resume: bit-exact after SIGKILL, atomic, every damage found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import undrift as ud
+from tests.cli.test_cli import start
+from undrift import testing
+from undrift.cli.main import METHODS
+from undrift.config.hyperparameters import DEFAULT_LR
+
+SCAFFOLD = ud.Scaffold(lr=0.1)
+
+
+def saved(folder: Path, rounds: int = 4) -> torch.Tensor:
+    return testing.finish(testing.start(SCAFFOLD, rounds=rounds, checkpoint=folder))
+
+
+def work_of(method: str) -> str:
+    """All-reduce methods need the same number of steps everywhere."""
+    return "steps:2" if issubclass(METHODS[method], ud.AllReduce) else "uniform:1:4"
+
+
+def command(method: str, folder: Path, *more: str) -> list[str]:
+    arguments = ["run", method, "--rounds", "60", "--clients", "8", "--work", work_of(method)]
+    arguments += ["--checkpoint-every", "2", "--checkpoint", str(folder / "checkpoints")]
+    arguments += ["--quiet", "--json", "--out", str(folder / "out")]
+    return [sys.executable, "-m", "undrift", *arguments, *more]
+
+
+# Several processes with a pool of threads each would only wait for one another.
+ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+# One of each kind: duals of clients and server, gossip, all-reduce.
+METHODS_HERE = ["scaffold", "netfleet", "marsit"]
+DIVERGING = ["cascadingssdm"]  # at this learning rate, as it must
+THE_OTHERS = [name for name in METHODS if name not in METHODS_HERE + DIVERGING]
+
+
+@pytest.mark.parametrize(
+    "method", [*METHODS_HERE, *(pytest.param(name, marks=pytest.mark.long) for name in THE_OTHERS)]
+)
+def test_a_run_killed_and_resumed_ends_with_the_same_hash(method: str, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    victim = subprocess.Popen(
+        command(method, tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=ALONE,
+    )
+    deadline = time.monotonic() + 120
+    while not (rounds := sorted(checkpoints.glob("round-*[1-9]*"))) and victim.poll() is None:
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        time.sleep(0.005)
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL, "it ended before it could be killed"
+    assert rounds
+    resumed = subprocess.run(
+        command(method, tmp_path, "--resume", str(checkpoints)),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ALONE,
+    )
+    shown = json.loads(resumed.stdout.splitlines()[-1])
+    training = {"rounds": 60, "work": work_of(method)}
+    whole = start({"name": method, "lr": DEFAULT_LR}, data={"clients": 8}, training=training)
+    *_, last = whole
+    assert shown["model_sha256"] == whole.model_sha256
+    assert shown["accuracy"] == last.accuracy
+    assert shown["bytes"] == whole.totals.bytes_up + whole.totals.bytes_down
+    assert shown["gradients"] == whole.totals.gradients
+    lines = (tmp_path / "out" / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(1, 61))
+
+
+def test_a_kill_inside_the_save_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = testing.start(SCAFFOLD, checkpoint=tmp_path)
+    next(run), next(run)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", die)
+    with pytest.raises(KeyboardInterrupt):
+        next(run)
+    monkeypatch.undo()
+    assert any(tmp_path.glob(".part-*"))
+    again = testing.start(SCAFFOLD, resume=tmp_path, checkpoint=tmp_path)
+    assert again.round == 2
+    assert torch.equal(testing.finish(again), testing.finish(testing.start(SCAFFOLD)))
+    assert not any(tmp_path.glob(".part-*")), "leftovers are swept"
+
+
+def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    saved(tmp_path)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "round-00000003",
+        "round-00000004",
+    ]
+
+
+def test_resume_can_add_rounds_and_change_the_mode(tmp_path: Path) -> None:
+    saved(tmp_path, rounds=2)
+    more = testing.start(SCAFFOLD, rounds=6, resume=tmp_path, mode="stacked")
+    end = testing.finish(more)
+    assert float((end - testing.finish(testing.start(SCAFFOLD, rounds=6))).abs().max()) < 1e-12
+
+
+def test_totals_survive_a_resume(tmp_path: Path) -> None:
+    saved(tmp_path, rounds=2)
+    resumed, whole = testing.start(SCAFFOLD, resume=tmp_path), testing.start(SCAFFOLD)
+    testing.finish(resumed), testing.finish(whole)
+    assert resumed.totals.gradients == whole.totals.gradients
+    assert resumed.totals.bytes_up == whole.totals.bytes_up
+
+
+def test_a_resume_starts_from_the_saved_model_whatever_the_new_process_initialised(
+    tmp_path: Path,
+) -> None:
+    """MOON-like states need x0; it comes from the checkpoint, not from the model passed in."""
+    saved(tmp_path, rounds=2)
+    other = testing.start(SCAFFOLD, resume=tmp_path, model=testing.small_net(seed=9))
+    assert torch.equal(testing.finish(other), testing.finish(testing.start(SCAFFOLD)))
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
+def test_every_flipped_byte_is_found_and_the_one_before_is_used(tmp_path: Path, name: str) -> None:
+    saved(tmp_path)
+    path = tmp_path / "round-00000004" / name
+    sound = path.read_bytes()
+    for position in range(0, len(sound), max(1, len(sound) // 60)):
+        damaged = bytearray(sound)
+        damaged[position] ^= 1
+        path.write_bytes(bytes(damaged))
+        with pytest.warns(UserWarning, match="round-00000004 is damaged"):
+            assert testing.start(SCAFFOLD, resume=tmp_path).round == 3
+    for length in (0, 1, len(sound) // 2, len(sound) - 1):
+        path.write_bytes(sound[:length])
+        with pytest.warns(UserWarning, match="is damaged"):
+            assert testing.start(SCAFFOLD, resume=tmp_path).round == 3
+    path.write_bytes(sound)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert testing.start(SCAFFOLD, resume=tmp_path).round == 4
+
+
+def test_only_damaged_checkpoints_are_an_error(tmp_path: Path) -> None:
+    saved(tmp_path)
+    for path in tmp_path.glob("round-*/state.safetensors"):
+        path.write_bytes(b"")
+    damaged = pytest.raises(ud.CheckpointError, match="only damaged ones")
+    with pytest.warns(UserWarning, match="does not match its hash"), damaged:
+        testing.start(SCAFFOLD, resume=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"seed": 4}, "seed"),
+        ({"batch_size": 5}, "batch_size"),
+        ({"participation": 2}, "participation"),
+        ({"clients": testing.small_clients(seed=1)}, "data"),
+        ({"weighting": "uniform"}, "weights"),
+    ],
+)
+def test_another_experiment_is_refused(tmp_path: Path, changed: Any, named: str) -> None:
+    saved(tmp_path)
+    with pytest.raises(ud.CheckpointError, match=named):
+        testing.start(SCAFFOLD, resume=tmp_path, **changed)
+
+
+def test_another_algorithm_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(ud.CheckpointError, match=r"Scaffold\(lr=0.2"):
+        testing.start(ud.Scaffold(lr=0.2), resume=tmp_path)
+
+
+def test_nothing_is_overwritten_and_nothing_is_not_a_checkpoint(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(ValueError, match="earlier run"):
+        testing.start(SCAFFOLD, checkpoint=tmp_path)
+    with pytest.raises(ud.CheckpointError, match="folder with checkpoints"):
+        testing.start(SCAFFOLD, resume=tmp_path / "nowhere")
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = testing.start(SCAFFOLD, checkpoint=tmp_path)
+    next(run)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("undrift.engine.checkpoint.store.os.fsync", full)
+    with pytest.raises(ud.CheckpointError, match=r"No space left.*intact"):
+        next(run)
+    monkeypatch.undo()
+    assert testing.start(SCAFFOLD, resume=tmp_path).round == 1
+
+
+def test_a_resume_needs_the_same_frozen_part_and_structure(tmp_path: Path) -> None:
+    def model(seed: int) -> torch.nn.Module:
+        made = testing.small_net(seed)
+        made[0].requires_grad_(False)
+        return made
+
+    testing.finish(testing.start(SCAFFOLD, model=model(0), rounds=2, checkpoint=tmp_path))
+    assert testing.start(SCAFFOLD, model=model(0), resume=tmp_path).round == 2
+    with pytest.raises(ud.CheckpointError, match="frozen"):
+        testing.start(SCAFFOLD, model=model(1), resume=tmp_path)
+
+
+def test_fewer_rounds_than_saved_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(ValueError, match="rounds >= 4"):
+        testing.start(SCAFFOLD, rounds=3, resume=tmp_path)
+
+
+def test_bfloat16_models_have_hashes_and_checkpoints(tmp_path: Path) -> None:
+    run = testing.start(ud.FedAvg(lr=0.1), dtype=torch.bfloat16, rounds=2, checkpoint=tmp_path)
+    testing.finish(run)
+    again = testing.start(ud.FedAvg(lr=0.1), dtype=torch.bfloat16, rounds=2, resume=tmp_path)
+    assert again.model_sha256 == run.model_sha256

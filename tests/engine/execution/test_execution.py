@@ -1,0 +1,535 @@
+"""Threads, calibration and compilation: other ways to the same numbers."""
+
+import copy
+import importlib
+import json
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import undrift as ud
+from undrift.engine.execution import batches, cohort, memory
+from undrift.engine.execution.lockstep import take_turns
+from undrift.engine.execution.threads import Stopped, side_by_side
+from undrift.engine.tuning import calibrate, rules
+from undrift.engine.tuning.rules import Execution
+from undrift.engine.world import World
+
+simulate_module = importlib.import_module("undrift.engine.simulate")
+
+
+def clients(number: int = 5, samples: int = 20, shape: tuple[int, ...] = (1, 8, 8)) -> ud.Clients:
+    generator = torch.Generator().manual_seed(0)
+    pairs = []
+    for _ in range(number):
+        inputs = torch.randn(samples, *shape, generator=generator)
+        pairs.append((inputs, torch.randint(0, 3, (samples,), generator=generator)))
+    return ud.Clients(pairs)
+
+
+def convolutional(channels: int = 4, dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 3),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(9 * channels, 3),
+    )
+
+
+def start(algorithm: object | None = None, model: nn.Module | None = None, **options: object):
+    settings = {
+        "loss": nn.functional.cross_entropy,
+        "work": ud.Steps([3, 1, 4, 2, 5]),
+        "batch_size": 6,
+        "rounds": 3,
+    }
+    method = algorithm or ud.Scaffold(lr=0.1)
+    given = options.pop("clients", None) or clients()
+    return ud.simulate(method, model or convolutional(), given, **(settings | options))
+
+
+def finished(run: ud.Run) -> ud.Run:
+    for _ in run:
+        pass
+    return run
+
+
+class TestSideBySide:
+    def test_results_come_in_the_order_of_the_jobs(self) -> None:
+        def job(i: int):
+            def run(stop: threading.Event) -> int:
+                time.sleep(0.02 * (3 - i % 3))
+                return i
+
+            return run
+
+        assert list(side_by_side([job(i) for i in range(9)], 3)) == list(range(9))
+
+    def test_as_many_run_at_a_time_as_there_are_threads(self) -> None:
+        meeting = threading.Barrier(3, timeout=10)  # which breaks if fewer come
+        assert len(list(side_by_side([lambda stop: meeting.wait()] * 6, 3))) == 6
+
+    def test_few_results_wait_for_whoever_takes_them(self) -> None:
+        begun = []
+        jobs = ((lambda stop, i=i: begun.append(i)) for i in range(100))
+        results = side_by_side(jobs, 2)
+        next(results)
+        assert len(begun) <= 4
+        results.close()
+        assert len(begun) <= 4
+
+    def test_an_error_ends_the_others(self) -> None:
+        begun, stopped = threading.Event(), threading.Event()
+
+        def fails(stop: threading.Event) -> None:
+            begun.wait(10)
+            raise ValueError("first")
+
+        def waits(stop: threading.Event) -> None:
+            begun.set()
+            stop.wait(10)
+            stopped.set()
+            raise Stopped
+
+        with pytest.raises(ValueError, match="first"):
+            list(side_by_side([fails, waits], 2))
+        assert stopped.is_set()
+
+    def test_each_has_one_intra_op_thread_and_no_gradients(self) -> None:
+        def seen(stop: threading.Event) -> tuple[int, bool]:
+            return torch.get_num_threads(), torch.is_grad_enabled()
+
+        assert list(side_by_side([seen, seen], 2)) == [(1, False)] * 2
+
+
+class TestTurns:
+    def test_at_most_so_many_run_at_once_and_all_meet(self) -> None:
+        running, most, lock = [], [], threading.Lock()
+        results: dict[int, int] = {}
+
+        def function(i: int):
+            def turn(ask):
+                total = 0
+                for _ in range(3):
+                    with lock:
+                        running.append(i)
+                        most.append(len(running))
+                        assert (i + 2) % 6 not in running or i >= 4, "i and i + 2 never together"
+                    time.sleep(0.002)
+                    with lock:
+                        running.remove(i)
+                    total += ask(i)
+                return total
+
+            return turn
+
+        def meet(asked: list[int]) -> list[int]:
+            assert not running
+            return [sum(asked)] * len(asked)
+
+        take_turns([function(i) for i in range(6)], meet, results.__setitem__, at_once=2)
+        assert results == dict.fromkeys(range(6), 45)
+        assert max(most) == 2
+
+    def test_an_error_among_several_ends_all(self) -> None:
+        def fails(ask):
+            raise ValueError("one of them")
+
+        def asks(ask):
+            return ask(1)
+
+        with pytest.raises(ValueError, match="one of them"):
+            take_turns([asks, fails, asks], lambda asked: asked, lambda i, r: None, at_once=2)
+
+
+class TestThreads:
+    @pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["plain", "dropout"])
+    def test_the_same_bits_as_one_after_the_other(self, dropout: float) -> None:
+        runs = [
+            finished(start(model=convolutional(dropout=dropout), mode=mode, threads=threads))
+            for mode, threads in (("loop", None), ("threads", 2), ("threads", 4))
+        ]
+        assert len({run.model_sha256 for run in runs}) == 1
+        bills = [(r.bytes_up, r.gradients, r.samples) for run in runs for r in run.records]
+        assert bills[:3] == bills[3:6] == bills[6:]
+
+    @pytest.mark.parametrize(
+        ("method", "options"),
+        [
+            (ud.NetFleet(lr=0.05), {"topology": ud.topology.ring(5)}),
+            (ud.Marsit(lr=0.05, server_lr=0.01), {"work": ud.Steps(2)}),
+        ],
+        ids=["gossip", "one-bit"],
+    )
+    def test_peers_side_by_side_are_peers_in_turns(self, method, options) -> None:
+        options = {"work": ud.Steps(3), **options}
+        runs = [
+            finished(start(method, mode=mode, threads=3, **options)) for mode in ("loop", "threads")
+        ]
+        assert runs[0].model_sha256 == runs[1].model_sha256
+        assert runs[0].totals.gradients == runs[1].totals.gradients
+
+    def test_a_tap_sees_clients_in_the_same_order(self) -> None:
+        seen: dict[str, list[int]] = {"loop": [], "threads": []}
+        for mode, ids in seen.items():
+            finished(start(mode=mode, threads=3, tap=lambda up, ids=ids: ids.append(up.client)))
+        assert seen["loop"] == seen["threads"]
+        assert len(seen["loop"]) == 15
+
+    def test_bad_updates_are_named_as_in_the_loop(self) -> None:
+        messages = []
+        for mode in ("loop", "threads"):
+            run = start(ud.FedAvg(lr=1e30), mode=mode, threads=2, rounds=20)
+            with pytest.raises(ud.DivergenceError) as error:
+                finished(run)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
+
+    def test_a_model_that_draws_by_itself_is_refused(self) -> None:
+        class Noisy(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = convolutional()
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.net(inputs + 0.1 * torch.randn_like(inputs))
+
+        with pytest.raises(
+            ud.UndriftError, match="mode='threads' is not possible: the model draws"
+        ):
+            start(model=Noisy(), mode="threads")
+
+    def test_convolutions_run_side_by_side_where_torch_has_threads(self, monkeypatch) -> None:
+        assert start(threads=2).mode == "stacked", "so small that calling them is what costs"
+        monkeypatch.setattr(rules, "STEP_NUMBERS", 1)
+        assert start(threads=2).mode == "threads"
+        assert start(threads=1).mode == "loop"
+        assert (
+            start(model=nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), threads=2).mode == "stacked"
+        )
+
+    def test_several_processes_do_not_choose_it_by_themselves(self, monkeypatch) -> None:
+        """They would not all have as many cores, and must all choose the same."""
+        monkeypatch.setattr(rules, "STEP_NUMBERS", 1)
+        seen = []
+        monkeypatch.setattr(
+            simulate_module, "enter", lambda *given: seen.append(1) or World(), raising=True
+        )
+        assert start(threads=2, processes=2).mode == "loop"
+        assert seen
+
+    def test_a_run_can_be_copied(self) -> None:
+        run = start(mode="threads", threads=2)
+        next(run)
+        assert finished(copy.deepcopy(run)).model_sha256 == finished(run).model_sha256
+
+    def test_no_rounds_and_no_cohorts_are_no_error(self) -> None:
+        assert start(participation=[], rounds=0).rounds == 0
+
+    def test_a_models_own_functions_may_be_as_torch_had_them_first(self) -> None:
+        """Which vmap and torch.func refuse: then clients run one after the other."""
+
+        class Doubled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, inputs):
+                return 2 * inputs
+
+            @staticmethod
+            def backward(ctx, slopes):
+                return 2 * slopes
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(0)
+                self.body, self.head = nn.Linear(64, 5), nn.Linear(5, 3)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.head(torch.relu(Doubled.apply(self.body(inputs.flatten(1)))))
+
+        for method in (ud.FedAvg(lr=0.1), ud.MOON(lr=0.1)):
+            run = finished(start(method, model=Net(), threads=2))
+            assert run.mode == "threads"
+
+    def test_the_callers_threads_come_back(self) -> None:
+        before = torch.get_num_threads()
+        try:
+            torch.set_num_threads(2)
+            assert finished(start(mode="threads")).mode == "threads"
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
+
+
+class TestLayout:
+    def test_channels_innermost_change_nothing_but_rounding(self) -> None:
+        layers = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.Flatten()
+        wide = nn.Sequential(*layers, nn.Linear(128, 3)).double()
+        pairs = [(x.double(), y) for x, y in (clients()[i] for i in range(5))]
+        given = ud.Clients(pairs)
+        run = start(model=wide, clients=given, mode="loop")
+        assert run._task.channels_last
+        other = start(model=wide, clients=given, mode="stacked")
+        assert not other._task.channels_last
+        x, y = finished(run).x, finished(other).x
+        assert torch.allclose(x, y, rtol=0, atol=1e-12)
+
+    def test_stacked_clients_keep_the_usual_layout(self) -> None:
+        run = start(mode="stacked", channels_last=True)
+        assert not finished(run).channels_last
+
+
+class TestCalibration:
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path, monkeypatch):
+        monkeypatch.setenv(calibrate.VARIABLE, "1")
+        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "undrift"))
+        monkeypatch.setattr(calibrate, "LEAST", 1)
+        monkeypatch.setattr(calibrate, "WORTH", 0)
+        self.file = tmp_path / "undrift" / "calibration.json"
+
+    def slow(self, monkeypatch, *modes: str) -> list[str]:
+        """Trials of these modes take long; returns the modes tried."""
+        tried: list[str] = []
+        real = calibrate._seconds_of
+
+        def seconds(how: Execution, *others) -> float:
+            tried.append(how.mode)
+            return real(how, *others) + (10.0 if how.mode in modes else 0.0)
+
+        monkeypatch.setattr(calibrate, "_seconds_of", seconds)
+        return tried
+
+    def test_the_fastest_is_taken_and_remembered(self, monkeypatch) -> None:
+        tried = self.slow(monkeypatch, "stacked", "threads")
+        run = start(threads=2)
+        assert (run.mode, run.why) == ("loop", "the fastest when measured")
+        assert set(tried) == {"threads", "stacked", "loop"}
+        assert [found[0] for found in json.loads(self.file.read_text()).values()] == ["loop"]
+        tried.clear()
+        again = start(threads=2)
+        assert (again.mode, again.why) == ("loop", "the fastest when it was measured")
+        assert not tried
+
+    def test_the_layout_is_measured_and_remembered_too(self, monkeypatch) -> None:
+        def seconds(how: Execution, *others) -> float:
+            return 3.0 if how.mode != "threads" else 1.0 if how.channels_last else 2.0
+
+        monkeypatch.setattr(calibrate, "_seconds_of", seconds)
+        run = start(threads=2)
+        assert (run.mode, run.channels_last) == ("threads", True)
+        monkeypatch.setattr(calibrate, "_seconds_of", lambda *given: pytest.fail("again"))
+        again = start(threads=2)
+        assert (again.mode, again.channels_last) == ("threads", True)
+
+    def test_what_it_depends_on_is_measured_anew(self, monkeypatch) -> None:
+        tried = self.slow(monkeypatch, "stacked")
+        start(threads=2)
+        tried.clear()
+        start(threads=2, batch_size=7)
+        assert tried
+        tried.clear()
+        start(ud.FedAvg(lr=0.1), threads=2)
+        assert tried
+
+    def test_results_do_not_depend_on_it(self, monkeypatch) -> None:
+        plain = finished(start(mode="loop"))
+        self.slow(monkeypatch, "threads", "stacked")
+        assert finished(start(threads=2)).model_sha256 == plain.model_sha256
+
+    def test_a_trial_changes_nothing(self) -> None:
+        model = convolutional()
+        before = [p.clone() for p in model.parameters()]
+        run = start(model=model, threads=2)
+        assert run.totals.gradients == 0
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+    @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\xff"])
+    def test_a_damaged_memory_is_replaced(self, content: str) -> None:
+        self.file.parent.mkdir()
+        self.file.write_text(content, encoding="latin-1")
+        start(threads=2)
+        kept = json.loads(self.file.read_text())
+        assert any(isinstance(found, list) for found in kept.values())
+
+    def test_without_a_cache_it_still_runs(self, monkeypatch, tmp_path) -> None:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "file"))
+        finished(start(threads=2))
+
+    def test_it_can_be_switched_off(self, monkeypatch) -> None:
+        monkeypatch.setenv(calibrate.VARIABLE, "0")
+        tried = self.slow(monkeypatch)
+        start(threads=2)
+        assert not tried
+
+    def test_short_runs_are_not_calibrated(self, monkeypatch) -> None:
+        monkeypatch.undo()
+        monkeypatch.setenv(calibrate.VARIABLE, "1")
+        tried = self.slow(monkeypatch)
+        start(threads=2)
+        assert not tried
+
+    def test_a_diverging_trial_does_not_end_the_run(self) -> None:
+        run = start(ud.FedAvg(lr=1e30), threads=2)
+        assert run.mode in ("threads", "stacked", "loop")
+
+    def test_a_resumed_run_goes_on_in_the_mode_of_its_checkpoint(
+        self, monkeypatch, tmp_path
+    ) -> None:
+        monkeypatch.setenv(calibrate.VARIABLE, "0")
+        whole = finished(start(rounds=4))
+        finished(start(rounds=2, checkpoint=tmp_path / "kept"))
+        monkeypatch.setenv(calibrate.VARIABLE, "1")
+        tried = self.slow(monkeypatch, "stacked")
+        run = start(rounds=4, threads=2, resume=tmp_path / "kept")
+        assert (run.mode, tried) == ("stacked", [])
+        assert finished(run).model_sha256 == whole.model_sha256
+        asked = start(rounds=4, mode="loop", resume=tmp_path / "kept")
+        assert asked.mode == "loop"
+
+    def test_a_candidate_that_fails_is_not_taken(self, monkeypatch) -> None:
+        def broken(*given: object) -> None:
+            raise RuntimeError("not on threads")
+
+        monkeypatch.setattr(cohort, "side_by_side", broken)
+        assert start(threads=2).mode != "threads"
+
+
+class TestCompile:
+    @pytest.mark.long
+    def test_gradients_are_the_same(self) -> None:
+        # Two shapes, whole and short minibatches, and keyed dropout.
+        options = {"model": convolutional(dropout=0.5), "mode": "loop", "rounds": 2}
+        plain, compiled = finished(start(**options)), finished(start(compile=True, **options))
+        assert torch.allclose(plain.x, compiled.x, rtol=1e-4, atol=1e-5)
+        assert not torch.equal(plain.x, start(**options).x)
+
+    def test_a_model_that_cannot_be_compiled_goes_on_without(self, monkeypatch) -> None:
+        def broken(*args: object, **options: object) -> object:
+            raise RuntimeError("no compiler\nand a long story")
+
+        monkeypatch.setattr("torch._inductor.compile", broken)
+        plain = finished(start(mode="loop"))
+        with pytest.warns(UserWarning, match="got RuntimeError: no compiler; going on without it"):
+            run = finished(start(mode="loop", compile=True))
+        assert torch.allclose(run.x, plain.x, rtol=1e-5, atol=1e-6)  # short minibatches are padded
+
+    def test_a_loss_over_the_whole_minibatch_is_refused(self) -> None:
+        def worst(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(outputs, targets, reduction="none").max()
+
+        with pytest.raises(ValueError, match="compile=True needs a loss that is the mean"):
+            start(loss=worst, compile=True)
+
+
+def test_plans_put_the_longest_first() -> None:
+    from undrift.engine.plan import Plan
+
+    plan = Plan(0, np.arange(4), np.full(4, 0.25), np.array([2, 5, 2, 9]), None)
+    order = [int(i) for (i,) in plan.by_falling_work(np.array([0, 1, 2, 3]))]
+    assert order == [3, 1, 0, 2]
+
+
+class TestStacked:
+    @pytest.mark.parametrize("model", ["convolutional", "linear"])
+    def test_stacks_side_by_side_give_the_same_bits(self, model: str) -> None:
+        linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+        net = linear if model == "linear" else convolutional(dropout=0.5)
+        runs = [
+            finished(start(model=net, mode="stacked", chunk_size=2, threads=threads))
+            for threads in (1, 2, 4)
+        ]
+        assert len({run.model_sha256 for run in runs}) == 1
+
+    def test_stacks_are_of_like_size_and_do_not_depend_on_threads(self) -> None:
+        many = clients(70, shape=(4,))
+        net = nn.Sequential(nn.Linear(4, 3))
+        run = start(model=net, clients=many, work=ud.Steps(1), chunk_size=50, mode="stacked")
+        sizes = []
+        played = run._executor._played(
+            lambda task, positions, held, stop=None: sizes.append(len(positions)),
+            run._planner.plan(0),
+            np.arange(70),
+            lambda i: (),
+        )
+        list(played)
+        assert sizes == [35, 35]
+
+    def test_without_torchs_inner_parts_the_bits_are_the_same(self, monkeypatch) -> None:
+        runs = [finished(start(mode="stacked"))]
+        monkeypatch.setattr(batches, "_only_vmap", lambda: None)
+        runs.append(finished(start(mode="stacked")))
+        assert runs[0].model_sha256 == runs[1].model_sha256
+
+    def test_they_are_there(self) -> None:
+        """With the torch we pin; elsewhere half a millisecond a step is all that is lost."""
+        levels = []
+
+        def one(x: torch.Tensor) -> torch.Tensor:
+            levels.append(batches._only_vmap())
+            return torch.func.vmap(lambda y: (levels.append(batches._only_vmap()), y)[1])(x)
+
+        torch.func.vmap(one)(torch.zeros(2, 3))
+        assert levels == [1, None]
+        assert batches._only_vmap() is None
+
+    def test_a_method_may_differentiate_the_objective_itself(self) -> None:
+        """Inside torch.func.grad there is more than the one vmap."""
+
+        @dataclass(frozen=True)
+        class ByHand(ud.FedAvg):
+            def local(self, down, client, steps):
+                def step(y, f):
+                    return y - self.lr * torch.func.grad(lambda x: f(x))(y)
+
+                return steps(step, down) - down, client
+
+        ends = [
+            finished(start(method(lr=0.1), mode=mode, batch_size=None)).x
+            for method in (ud.FedAvg, ByHand)
+            for mode in ("loop", "stacked")
+        ]
+        for end in ends[1:]:
+            assert torch.allclose(end, ends[0], rtol=1e-4, atol=1e-6)
+
+
+class TestMemory:
+    @pytest.fixture
+    def told(self, monkeypatch) -> list[tuple[int, int]]:
+        calls: list[tuple[int, int]] = []
+        monkeypatch.setattr(memory, "_MALLOPT", lambda name, value: calls.append((name, value)))
+        return calls
+
+    def test_it_is_kept_for_big_vectors_while_a_round_is_played(self, told) -> None:
+        with memory.kept_memory(memory.LARGE_BYTES):
+            assert told == list(memory._KEPT)
+        assert told[2:] == list(memory._USUAL)
+
+    def test_small_vectors_change_nothing(self, told) -> None:
+        finished(start())
+        assert not told
+
+    def test_the_last_of_several_runs_restores_it(self, told) -> None:
+        with memory.kept_memory(2**30), memory.kept_memory(2**30):
+            told.clear()
+        assert told == [*memory._KEPT, *memory._USUAL]
+
+    def test_an_error_restores_it(self, told) -> None:
+        with pytest.raises(KeyError), memory.kept_memory(2**30):
+            raise KeyError
+        assert told[-3:] == list(memory._USUAL)
+
+    def test_without_glibc_nothing_happens(self, monkeypatch) -> None:
+        monkeypatch.setattr(memory, "_MALLOPT", None)
+        monkeypatch.setattr(memory, "_MALLOC_TRIM", None)
+        with memory.kept_memory(2**30):
+            memory.give_back()

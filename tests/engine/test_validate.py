@@ -1,0 +1,175 @@
+"""Bad input gets one sentence with expected, got and remedy, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import undrift as ud
+from undrift import testing
+
+
+def pair(n: int = 4, value: float = 0.0, label: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.full((n, 6), value, dtype=torch.float64), torch.full((n,), label)
+
+
+def start(**options: Any) -> ud.Run:
+    return testing.start(options.pop("algorithm", ud.FedAvg(lr=0.1)), **options)
+
+
+def bn_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+
+
+class Forgetful(nn.Module):
+    """Changes a buffer in its forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3).double()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return self.head(inputs)
+
+
+EVERYBODY: dict[str, Any] = {"participation": 1.0}
+
+CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    "no clients": (lambda: ud.Clients([]), "at least one client"),
+    "empty client": (lambda: ud.Clients([pair(), pair(0)]), "at least one sample.*client 1"),
+    "lengths": (lambda: ud.Clients([(pair(3)[0], pair(4)[1])]), "as many targets as inputs"),
+    "shapes": (
+        lambda: ud.Clients([pair(), (torch.zeros(4, 5).double(), pair()[1])]),
+        "one shape and dtype.*client 1",
+    ),
+    "nan": (lambda: ud.Clients([pair(), pair(value=torch.nan)]), "NaN or Inf.*client 1"),
+    "inf": (lambda: ud.Clients([pair(value=torch.inf)]), "NaN or Inf.*client 0"),
+    "nan test": (lambda: ud.Clients([pair()], test=pair(value=torch.nan)), "test set.*NaN"),
+    "part": (lambda: ud.Clients.split(*pair(), [[0, 1], []]), "none for client 1"),
+    "index": (lambda: ud.Clients.split(*pair(), [[0, 9]]), "indices below 4"),
+    "label": (
+        lambda: start(clients=ud.Clients([pair(), pair(label=3)]), work=ud.Steps(1), **EVERYBODY),
+        r"Labels need to lie in 0\.\.\.2.*got 3",
+    ),
+    "negative label": (
+        lambda: start(clients=ud.Clients([pair(label=-1)]), work=ud.Steps(1), **EVERYBODY),
+        "got -1",
+    ),
+    "lr 0": (lambda: ud.FedAvg(lr=0), "FedAvg needs lr > 0, a finite number, got 0"),
+    "lr negative": (lambda: ud.Scaffold(lr=-0.1), "Scaffold needs lr > 0"),
+    "lr nan": (lambda: ud.FedACG(lr=float("nan")), "FedACG needs lr > 0"),
+    "lr schedule": (
+        lambda: start(algorithm=ud.FedAvg(lr=ud.piecewise(0.1, {2: 0.0}))),
+        "FedAvg needs lr > 0",
+    ),
+    "lam < lr": (lambda: ud.FedSpeed(lr=0.5, lam=0.1), "lam >= lr"),
+    "alpha": (lambda: ud.FedSpeed(lr=0.1, alpha=1.5), r"alpha in \[0, 1\]"),
+    "aggregation": (lambda: ud.FedSpeed(lr=0.1, aggregation="al"), "the nearest is 'all'"),
+    "scheme": (lambda: ud.FedaGrac(lr=0.1, scheme="frist"), "the nearest is 'first'"),
+    "acg lam": (lambda: ud.FedACG(lr=0.1, lam=1.0), r"lam in \[0, 1\)"),
+    "momentum": (lambda: ud.Momentum(1.0), r"beta in \[0, 1\)"),
+    "participation 0": (lambda: start(participation=0.0), r"fraction in \(0, 1\]"),
+    "participation > 1": (lambda: start(participation=1.5), r"fraction in \(0, 1\]"),
+    "participation count": (lambda: start(participation=5), "between 1 and 4 clients, got 5"),
+    "participation count 0": (lambda: start(participation=0), "between 1 and 4 clients"),
+    "participation bool": (lambda: start(participation=True), "got a bool"),
+    "cohort": (lambda: start(participation=[[0, 7]] * 4), r"distinct clients in 0\.\.\.3"),
+    "cohort twice": (lambda: start(participation=[[0, 0]] * 4), "distinct clients"),
+    "cohorts short": (lambda: start(participation=[[0]]), "a cohort for each of 4 rounds"),
+    "bernoulli": (lambda: ud.Bernoulli(0.0), "probability"),
+    "steps 0": (lambda: ud.Steps(0), "at least one step"),
+    "steps of client": (lambda: ud.Steps([3, 0]), "at least one step for client 1, got 0"),
+    "steps length": (lambda: start(work=ud.Steps([1, 2])), "one number per client, 4, got 2"),
+    "epochs": (lambda: ud.Epochs(0), "epochs > 0"),
+    "gaussian": (lambda: ud.GaussianSteps(5, -1), "variance >= 0"),
+    "uniform": (lambda: ud.UniformSteps(5, 2), "high >= low"),
+    "batch size": (lambda: start(batch_size=0), "batch_size >= 1"),
+    "weighting": (lambda: start(weighting="sizes"), "the nearest is 'size'"),
+    "weights": (lambda: start(weighting=[1.0, -1.0, 1.0, 1.0]), "one finite weight >= 0"),
+    "weights sum": (lambda: start(weighting=[0.0] * 4), "a positive sum"),
+    "mode": (lambda: start(mode="stack"), "the nearest is 'stacked'"),
+    "rounds": (lambda: start(rounds=-1), "rounds >= 0"),
+    "clip": (lambda: start(clip=0.0), "clip > 0"),
+    "batch norm": (lambda: start(model=bn_net()), "BatchNorm1d at '1'.*undrift.group_norm"),
+    "buffer": (lambda: start(model=Forgetful()), "change of its buffer 'seen'"),
+    "frozen model": (
+        lambda: start(model=testing.small_net().requires_grad_(False)),
+        "at least one trainable parameter",
+    ),
+    "mixed dtype": (
+        lambda: start(model=nn.Sequential(nn.Linear(6, 8).double(), nn.Linear(8, 3))),
+        "one floating-point dtype",
+    ),
+    "model input": (lambda: start(model=nn.Linear(5, 3).double()), "accept inputs of shape"),
+    "model output": (
+        lambda: start(model=nn.Linear(6, 3).double(), loss=nn.functional.l1_loss),
+        "output needs to fit the loss",
+    ),
+    "model tuple": (
+        lambda: start(model=nn.GRU(6, 3).double()),
+        "return one tensor, got tuple",
+    ),
+    "loss not scalar": (
+        lambda: start(loss=lambda o, y: nn.functional.cross_entropy(o, y, reduction="none")),
+        r"scalar tensor, got \(11,\)",
+    ),
+    "class, not object": (lambda: start(algorithm=ud.FedAvg), "such as FedAvg"),
+    "quadratics": (lambda: ud.data.quadratics(2, 5, samples=3), "at least dim = 5"),
+    "dirichlet alpha": (lambda: ud.data.dirichlet(torch.arange(9) % 3, 3, 0.0), "alpha > 0"),
+    "too many clients": (lambda: ud.data.iid(torch.arange(3), 4), "use fewer clients"),
+    "dirichlet floats": (lambda: ud.data.dirichlet(torch.rand(9), 3, 1.0), "integer label"),
+    "mask": (lambda: ud.Clients.split(*pair(), [[True, False, True, False]]), "integer indices"),
+    "arrays": (lambda: ud.Clients([(pair()[0].numpy(), pair()[1].numpy())]), "torch.as_tensor"),
+    "no list": (lambda: ud.Clients(None), "a list of pairs"),
+    "work number": (lambda: start(work=5), "work such as Steps"),
+    "steps float": (lambda: ud.Steps(2.5), "a whole number of steps, got 2.5"),
+    "steps floats": (lambda: ud.Steps([1.7, 2]), "a whole number of steps, got 1.7"),
+    "lr text": (lambda: ud.FedAvg(lr="0.1"), "lr > 0, a finite number, got '0.1'"),
+    "lr infinite": (lambda: ud.FedAvg(lr=float("inf")), "a finite number"),
+    "participation none": (lambda: start(participation=None), "a fraction, a count"),
+    "participation text": (lambda: start(participation="0.5"), "a fraction, a count"),
+    "cohort floats": (lambda: start(participation=[[0.9, 1.2]] * 4), "distinct clients"),
+    "batch size float": (lambda: start(batch_size=2.5), "batch_size >= 1, a whole number"),
+    "seed": (lambda: start(seed=None), "a whole number as seed"),
+    "loss": (lambda: start(loss=None), "a function of outputs and targets"),
+    "model": (lambda: start(model="mlp"), "an nn.Module"),
+    "broadcast": (
+        lambda: start(
+            model=nn.Linear(6, 1).double(),
+            clients=ud.Clients([(pair()[0], torch.zeros(4).double())] * 4),
+            loss=nn.functional.mse_loss,
+        ),
+        "output needs to fit the loss",
+    ),
+    "nobody with weight": (
+        lambda: start(participation=1, weighting=[0.0, 0.0, 0.0, 1.0]),
+        "positive total weight",
+    ),
+    "rule text": (lambda: ud.FedAvg(lr=0.1, rule="momentum"), "a rule such as Momentum"),
+    "rule class": (lambda: ud.MOON(lr=0.1, rule=ud.Momentum), "a rule such as Momentum"),
+    "groups": (lambda: ud.group_norm(bn_net(), groups=0), "groups >= 1"),
+    "schedule text": (lambda: ud.optim.schedules.parse("exponentail(1, 2)"), "got 'exponentail"),
+    "model name": (lambda: ud.models.build("mpl", shape=(4,), classes=2), "the nearest is 'mlp'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bad_input(case: str) -> None:
+    act, message = CASES[case]
+    with pytest.raises(ValueError, match=f"(?s){message}") as caught:
+        act()
+    text = str(caught.value)
+    assert "\n" not in text, "one sentence, one line"
+    assert text.endswith("."), text
+
+
+def test_a_nan_in_data_nobody_holds_is_no_error() -> None:
+    inputs, targets = pair(5)
+    inputs[4] = torch.nan
+    assert len(ud.Clients.split(inputs, targets, [[0, 1], [2, 3]])) == 2

@@ -1,0 +1,141 @@
+"""What `test_network.py` runs in three processes: `torchrun ... wire.py FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import undrift as ud
+from undrift import keyed, testing
+from undrift.comm.merges import Cascade, Largest, Mean, OneBit, SignSum
+from undrift.comm.routes import Ring, SegmentedRing, Server, Torus, Tree
+from undrift.engine.collectives.allreduce import all_reduce
+from undrift.engine.collectives.inprocess import Traffic
+from undrift.engine.collectives.inprocess import all_reduce as in_memory
+from undrift.engine.collectives.schedule import Blocks
+from undrift.engine.processes.transport import Expected, Letter, Post
+
+MERGES = (
+    Mean(),
+    Largest(),
+    OneBit(),
+    SignSum(),
+    SignSum("gamma"),
+    SignSum("omega", vote=True),
+    SignSum(stochastic=True),
+    Cascade(),
+)
+ROUTES = {
+    3: (Ring(), SegmentedRing(20), Tree(), Server(), Torus(3, 1)),
+    6: (Ring(), SegmentedRing(20), Tree(), Server(), Torus(2, 3)),
+    7: (Ring(), Tree(), Server()),
+}
+SIZES = (2, 83)  # fewer coordinates than workers, and a number that nothing divides
+
+
+def draws(vector: int) -> Any:
+    def generator(purpose: str, *place: int) -> np.random.Generator:
+        return keyed.generator(1, purpose, vector, *place)
+
+    return generator
+
+
+def vectors(workers: int, size: int, seed: int) -> list[torch.Tensor]:
+    noise = torch.Generator().manual_seed(seed)
+    return [torch.randn(size, generator=noise).clamp(-1, 1) for _ in range(workers)]
+
+
+def literal(post: Post) -> list[str]:
+    """Routes and merges whose result or traffic is not that of the simulator, bit for bit."""
+    wrong = []
+    for workers, routes in ROUTES.items():
+        own = Blocks(workers, post.size).of(post.rank)
+        for size in SIZES:
+            given = vectors(workers, size, seed=workers)
+            for route in routes:
+                for how in MERGES:
+                    expected, made = Traffic(workers), Traffic(workers)
+                    want = in_memory(given, how, route, draws(0), expected)
+                    mine = {worker: [given[worker]] for worker in own}
+                    (got,), bad = all_reduce(
+                        post, mine, how, route, [draws(0)], workers=workers, traffic=made
+                    )
+                    rows = [*own, workers] if post.rank == 0 else [*own]  # the server is on rank 0
+                    same = torch.equal(got, want) and bad is None
+                    same &= made.hops == expected.hops
+                    same &= bool((made.links[rows] == expected.links[rows]).all())
+                    if not same:
+                        wrong.append(f"{workers} {size} {route} {how}")
+    return wrong
+
+
+def together(post: Post) -> bool:
+    """Whether vectors that travel together end as each by itself, with fewer messages."""
+    sizes = (5, 83, 1, 16)
+    given = [vectors(3, size, seed=size) for size in sizes]
+    mine = {post.rank: [each[post.rank] for each in given]}
+    rng = [draws(v) for v in range(len(sizes))]
+    before = post.sent
+    joint, _ = all_reduce(post, mine, OneBit(), Ring(), rng)
+    joint_bytes, before = post.sent - before, post.sent
+    single = [
+        all_reduce(post, {post.rank: [own]}, OneBit(), Ring(), [draw])[0][0]
+        for own, draw in zip(mine[post.rank], rng, strict=True)
+    ]
+    same = all(torch.equal(a, b) for a, b in zip(joint, single, strict=True))
+    return same and joint_bytes < post.sent - before
+
+
+def flagged(post: Post) -> list[int | None]:
+    """Who is told to be not finite, for each route, when worker 1 of 3 is."""
+    told = []
+    for route in ROUTES[3]:
+        own = torch.full((40,), torch.nan if post.rank == 1 else 0.5)
+        how = SignSum(stochastic=True)  # which could not even pack it
+        _, bad = all_reduce(post, {post.rank: [own]}, how, route, [draws(0)])
+        told.append(bad)
+    return told
+
+
+def out_of_step(post: Post) -> str:
+    """What a process says to a message that it does not expect."""
+    others = [rank for rank in range(post.size) if rank != post.rank]
+    data = torch.zeros(4, dtype=torch.uint8)
+    letters = [Letter(rank, f"a message of rank {post.rank}", data) for rank in others]
+    try:
+        post.exchange(letters, [Expected(rank, "another", 4) for rank in others]).wait()
+    except ud.UndriftError as error:
+        return str(error)
+    return "nothing"
+
+
+def gradient_norm() -> list[float | None]:
+    """Of the mean model, which processes compute together."""
+    options = {"gradient_norm": True, "weight_decay": 0.3, "rounds": 2, "evaluate_every": 1}
+    return [record.gradient_norm for record in testing.start(ud.DSGD(lr=0.1), **options)]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    post = Post()
+    found = {
+        "literal": literal(post),
+        "together": together(post),
+        "flagged": flagged(post),
+        "out of step": out_of_step(post),
+        "gradient norm": gradient_norm(),
+    }
+    Path(sys.argv[1], f"rank-{post.rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,462 @@
+"""Sweeps: cells and jobs against brute force, heat maps, resuming, and the search by Optuna."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from undrift.cli.main import app
+from undrift.config.experiment import Experiment, Sweep
+from undrift.errors import UndriftError
+from undrift.report.sweep_heatmap import axes, grids, plot_grids
+from undrift.results.record import Record
+from undrift.results.trial import Trial
+from undrift.runs import folder
+from undrift.runs.jobs import ALONE, SEARCH, Choice, Planner, cells, jobs, read_choice
+from undrift.runs.runner import Asked, Conducted, conduct, from_folder
+from undrift.runs.search import searched
+
+SMALL: dict[str, Any] = {
+    "data": {"clients": 3, "partition": "iid", "test_samples": 50},
+    "training": {"rounds": 2, "work": "steps:1", "batch_size": 10, "participation": 1.0},
+}
+
+
+def experiment(*methods: Any, seeds: tuple[int, ...] = (0,), **sweep: Any) -> Experiment:
+    named = [{"name": each} if isinstance(each, str) else each for each in methods]
+    return Experiment.of({**SMALL, "seeds": list(seeds), "methods": named, "sweep": sweep})
+
+
+class TestCells:
+    @given(
+        st.lists(st.integers(1, 3), max_size=3),
+        st.lists(st.tuples(st.integers(1, 2), st.integers(1, 3)), max_size=2),
+    )
+    def test_every_combination_once(self, grid: list[int], together: list[tuple[int, int]]) -> None:
+        """By counting in mixed radices, the last digit fastest."""
+        sweep = Sweep(
+            grid={f"g{i}": list(range(n)) for i, n in enumerate(grid)},
+            together=[
+                {f"t{i}{j}": [10 * j + r for r in range(rows)] for j in range(wide)}
+                for i, (wide, rows) in enumerate(together)
+            ],
+        )
+        sizes = [*grid, *(rows for _, rows in together)]
+        expected = []
+        for number in range(int(np.prod(sizes, initial=1))):
+            digits: list[int] = []
+            for size in reversed(sizes):
+                number, digit = divmod(number, size)
+                digits.insert(0, digit)
+            cell = {f"g{i}": digits[i] for i in range(len(grid))}
+            for i, (wide, _) in enumerate(together):
+                cell |= {f"t{i}{j}": 10 * j + digits[len(grid) + i] for j in range(wide)}
+            expected.append(cell)
+        assert cells(sweep) == expected
+
+    def test_a_range_cannot_be_tried_to_the_end(self) -> None:
+        sweep = Sweep(grid={"method.lr": {"low": 0.1, "high": 1.0}})  # type: ignore[dict-item]
+        with pytest.raises(ValueError, match=r"the range 0\.1 to 1\.0 for 'method\.lr'; search it"):
+            cells(sweep)
+
+
+class TestJobs:
+    def test_methods_then_cells_then_seeds(self) -> None:
+        found = jobs(experiment("fedavg", "fedprox", seeds=(0, 3), grid={"method.lr": [0.1, 0.2]}))
+        assert [job.name for job in found] == [
+            f"{method}-lr{lr}-seed{seed}"
+            for method, lr, seed in itertools.product(("fedavg", "fedprox"), (0.1, 0.2), (0, 3))
+        ]
+        assert [job.label for job in found][::2] == [
+            f"{method} lr={lr}" for method in ("FedAvg", "FedProx") for lr in (0.1, 0.2)
+        ]
+        for job in found:
+            assert job.method.given["lr"] == job.cell["method.lr"]
+            assert job.experiment.sweep.empty
+
+    def test_an_only_job_has_a_plain_name(self) -> None:
+        (job,) = jobs(experiment("fedavg"))
+        assert (job.name, job.label) == (ALONE, "FedAvg")
+
+    def test_a_cell_of_other_methods_does_not_repeat_one(self) -> None:
+        sweep = {"fedprox.mu": [0.1, 1.0], "training.topology": ["ring", "complete"]}
+        found = jobs(experiment("fedavg", "fedprox", "dsgd", grid=sweep))
+        labels = [job.label for job in found]
+        assert labels == [
+            "FedAvg",
+            "FedProx mu=0.1",
+            "FedProx mu=1.0",
+            "DSGD topology=ring",
+            "DSGD topology=complete",
+        ]
+        for job in found[3:]:
+            assert job.experiment.training.topology == job.cell["training.topology"]
+
+    def test_work_of_its_own_is_not_swept(self) -> None:
+        own = {"name": "fedprox", "work": "steps:3"}
+        sweep = {"training.work": ["steps:1", "steps:2"]}
+        labels = [job.label for job in jobs(experiment("fedavg", own, grid=sweep))]
+        assert labels == ["FedAvg work=steps:1", "FedAvg work=steps:2", "FedProx"]
+
+    def test_a_value_that_fits_one_method_only(self) -> None:
+        """lr = 1 is more than lam of the other one allows, which has a grid of its own."""
+        speed = {"name": "fedspeed", "lam": 0.5}
+        found = jobs(experiment("fedavg", speed, grid={"fedavg.lr": [0.1, 1.0]}))
+        assert [job.label for job in found] == ["FedAvg lr=0.1", "FedAvg lr=1.0", "FedSpeed"]
+
+    def test_the_same_short_name_twice(self) -> None:
+        sweep = {"data.name": ["digits"], "model.name": ["mlp", "logistic"]}
+        found = jobs(experiment("fedavg", grid=sweep))
+        assert [job.label for job in found] == [
+            "FedAvg data.name=digits model.name=mlp",
+            "FedAvg data.name=digits model.name=logistic",
+        ]
+
+    @given(
+        st.lists(
+            st.text(st.characters(codec="utf-8"), min_size=1, max_size=300)
+            | st.sampled_from(["a b", "a-b", "A b", "a=-b", "..", "/", "-", "con", "é", "e"]),
+            min_size=2,
+            max_size=6,
+            unique=True,
+        )
+    )
+    @settings(max_examples=50, deadline=None)
+    def test_names_are_safe_and_differ(self, labels: list[str]) -> None:
+        methods = [{"name": "fedavg", "label": label} for label in labels]
+        found = jobs(experiment(*methods, seeds=(0, 1), grid={"method.lr": [0.1, 0.2]}))
+        names = [job.name for job in found]
+        assert len(names) == 4 * len(labels)
+        assert len({name.lower() for name in names}) == len(names)
+        for name in names:
+            assert Path(name).name == name
+            assert name.isascii()
+            assert len(name) <= 120
+            assert not name.startswith((".", "-"))
+            assert not set(name) & set('<>:"/\\|?* \0')
+        assert [
+            job.name
+            for job in jobs(experiment(*methods, seeds=(0, 1), grid={"method.lr": [0.1, 0.2]}))
+        ] == names
+
+    def test_values_that_read_alike_are_one_cell(self) -> None:
+        assert len(jobs(experiment("fedavg", seeds=(0, 1), grid={"method.lr": [0.1, "0.1"]}))) == 2
+
+    def test_labels_that_cannot_be_told_apart(self) -> None:
+        methods = "fedavg", {"name": "fedprox", "label": "FedAvg lr=0.1"}
+        with pytest.raises(
+            ValueError, match=r"labels that tell its runs apart, got 'FedAvg lr=0\.1'"
+        ):
+            jobs(experiment(*methods, grid={"fedavg.lr": [0.1, 0.2]}))
+
+    def test_a_value_that_does_not_fit(self) -> None:
+        with pytest.raises(ValueError, match=r"training\.rounds needs a whole number, got 'ten'"):
+            jobs(experiment("fedavg", grid={"training.rounds": [1, "ten"]}))
+
+    def test_coupled_values(self) -> None:
+        table = {"training.rounds": [4, 2], "training.work": ["epochs:1", "epochs:2"]}
+        found = jobs(experiment("fedavg", together=[table]))
+        assert [(j.experiment.training.rounds, j.experiment.training.work) for j in found] == [
+            (4, "epochs:1"),
+            (2, "epochs:2"),
+        ]
+
+
+def trial(accuracy: float, seed: int, status: Any = "finished", **cell: Any) -> Trial:
+    record = Record(1, 1, 1.0, accuracy, 0, 0, 0, 0, 0.0)
+    facts = {"cell": {key.replace("__", "."): value for key, value in cell.items()}}
+    return Trial("x", "X", {}, seed, 1, [record], status, facts=facts)
+
+
+class TestHeat:
+    SWEEP = Sweep(
+        grid={"method.lr": [0.1, 0.2]},
+        together=[{"training.rounds": [4, 2], "training.work": ["epochs:1", "epochs:2"]}],
+    )
+
+    def test_axes(self) -> None:
+        assert axes(self.SWEEP) == [("method.lr", [0.1, 0.2]), ("training.rounds", [4, 2])]
+
+    def test_means_over_seeds_at_their_places(self) -> None:
+        found = {
+            "a": [trial(0.2, 0, method__lr=0.1, training__rounds=4)],
+            "b": [trial(0.5, s, method__lr=0.2, training__rounds=4) for s in (0, 1)],
+            "c": [
+                trial(0.4, 0, method__lr=0.2, training__rounds=2),
+                trial(0.9, 1, "diverged", method__lr=0.2, training__rounds=2),
+            ],
+            "d": [trial(0.9, 0, "stopped", method__lr=0.1, training__rounds=2)],
+        }
+        (grid,) = grids({"X": found}, self.SWEEP)
+        assert grid.figures == [[0.2, None], [0.5, 0.2]]
+        assert grid.best == (1, 0)
+        assert grid.table().row_count == 2
+
+    def test_of_equals_the_first_is_best(self) -> None:
+        found = {str(lr): [trial(0.5, 0, method__lr=lr, training__rounds=4)] for lr in (0.1, 0.2)}
+        (grid,) = grids({"X": found}, self.SWEEP)
+        assert grid.best == (0, 0)
+
+    def test_two_fields_only(self) -> None:
+        one = {"a": [trial(0.2, 0, method__lr=0.1)]}
+        assert grids({"X": one}, Sweep(grid={"method.lr": [0.1, 0.2]})) == []
+        assert grids({"X": one}, self.SWEEP) == []  # not of a method that one field concerns
+
+    def test_pictures_do_not_overwrite_each_other(self, tmp_path: Path) -> None:
+        found = {"a": [trial(0.2, 0, method__lr=0.1, training__rounds=4)]}
+        made = grids({"A b": found, "a B": found, "é": found}, self.SWEEP)
+        paths = plot_grids(made, tmp_path)
+        assert len(set(paths)) == 3
+        assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def contents(place: Path, *suffixes: str) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(place.iterdir()) if p.suffix in suffixes}
+
+
+def without_times(place: Path) -> dict[str, Any]:
+    """Everything recorded but how long it took."""
+    found: dict[str, Any] = {}
+    for path in sorted(place.glob("*.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found[path.name] = [{**line, "seconds": 0} for line in lines]
+        ending = json.loads(path.with_suffix(".json").read_text())
+        found[path.stem] = {key: ending[key] for key in ("label", "status", "model_sha256")}
+    return found
+
+
+def sweep_into(place: Path, what: Experiment, **asked: Any) -> Conducted:
+    return conduct(what, "sweep", Asked(place, quiet=True, **asked))
+
+
+class TestResume:
+    SWEPT = experiment("fedavg", seeds=(0, 1), grid={"method.lr": [0.1, 0.3]})
+
+    @pytest.mark.parametrize("how", ["gone", "stopped"])
+    def test_only_what_is_missing_is_run(self, tmp_path: Path, how: str) -> None:
+        whole, part = tmp_path / "whole", tmp_path / "part"
+        sweep_into(whole, self.SWEPT)
+        sweep_into(part, self.SWEPT)
+        lost = part / "fedavg-lr0.3-seed0.json"
+        if how == "gone":
+            lost.unlink()
+        else:
+            lost.write_text(json.dumps({**json.loads(lost.read_text()), "status": "stopped"}))
+        kept = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in part.glob("*seed*")}
+        outcome = CliRunner().invoke(app, ["sweep", "--resume", str(part), "--quiet", "--json"])
+        assert outcome.exit_code == 0, outcome.output
+        again = {p for p in kept if p.stat().st_mtime_ns != kept[p][0]}
+        names = {f"fedavg-lr0.3-seed0{suffix}" for suffix in (".json", ".jsonl", ".csv")}
+        assert {path.name for path in again | {lost}} == names
+        assert all(path.read_bytes() == kept[path][1] for path in kept if path not in again)
+        assert without_times(part) == without_times(whole)
+
+    def test_the_stored_experiment_repeats_the_sweep(self, tmp_path: Path) -> None:
+        sweep_into(tmp_path / "a", self.SWEPT)
+        sweep_into(tmp_path / "b", from_folder(tmp_path / "a"))
+        assert without_times(tmp_path / "a") == without_times(tmp_path / "b")
+
+    def test_the_swept_work_is_done(self, tmp_path: Path) -> None:
+        """Resolving says every method's work, which must not overrule the sweep's."""
+        table = {"training.rounds": [2, 1], "training.work": ["steps:1", "steps:4"]}
+        done = sweep_into(tmp_path / "a", experiment("fedavg", together=[table]))
+        assert [trial.total("gradients") for trial in done.trials] == [2 * 1 * 3, 1 * 4 * 3]
+
+
+class TestSearch:
+    LISTS = experiment(
+        "fedavg",
+        "fedprox",
+        seeds=(0, 1),
+        grid={"method.lr": [0.01, 0.1, 0.3], "fedprox.mu": [0.1, 1.0]},
+    )
+
+    @staticmethod
+    def chosen(place: Path) -> Choice:
+        choice = read_choice(place)
+        assert choice is not None
+        return choice
+
+    def test_count_cells_for_each_method_none_twice(self, tmp_path: Path) -> None:
+        done = searched(self.LISTS, 4, Asked(tmp_path / "a", quiet=True))
+        tried = self.chosen(tmp_path / "a").cells
+        assert {title: len(each) for title, each in tried.items()} == {"FedAvg": 3, "FedProx": 4}
+        assert all(list(cell) == ["method.lr"] for cell in tried["FedAvg"])
+        for each in tried.values():
+            assert len({repr(cell) for cell in each}) == len(each)
+        assert len(done.trials) == 2 * (3 + 4)
+        assert len(folder.read(tmp_path / "a").trials) == 2 * (3 + 4)
+
+    def test_every_cell_in_the_end(self, tmp_path: Path) -> None:
+        searched(self.LISTS, 100, Asked(tmp_path / "a", quiet=True))
+        tried = self.chosen(tmp_path / "a").cells["FedProx"]
+        every = itertools.product([0.01, 0.1, 0.3], [0.1, 1.0])
+        assert sorted(tuple(cell.values()) for cell in tried) == sorted(every)
+
+    def test_it_repeats_itself(self, tmp_path: Path) -> None:
+        for name in "ab":
+            searched(self.LISTS, 4, Asked(tmp_path / name, quiet=True))
+        assert self.chosen(tmp_path / "a") == self.chosen(tmp_path / "b")
+        assert without_times(tmp_path / "a") == without_times(tmp_path / "b")
+
+    def test_another_seed_chooses_otherwise(self, tmp_path: Path) -> None:
+        wide = {"method.lr": {"low": 0.001, "high": 1.0, "log": True}}
+        orders = []
+        for seed in (0, 1):
+            place = tmp_path / str(seed)
+            searched(experiment("fedavg", seeds=(seed,), grid=wide), 2, Asked(place, quiet=True))
+            orders.append(self.chosen(place).cells)
+        assert orders[0] != orders[1]
+
+    def test_it_goes_on_where_it_was_stopped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole, part = tmp_path / "whole", tmp_path / "part"
+        searched(self.LISTS, 4, Asked(whole, quiet=True))
+        begun = 0
+
+        def interrupted(job: Any, *arguments: Any, **options: Any) -> Trial:
+            nonlocal begun
+            begun += 1
+            if begun == 4:
+                raise KeyboardInterrupt
+            return carry_out(job, *arguments, **options)
+
+        from undrift.runs.runner import carry_out
+
+        monkeypatch.setattr("undrift.runs.runner.carry_out", interrupted)
+        assert searched(self.LISTS, 4, Asked(part, quiet=True)).stopped
+        kept = contents(part, ".jsonl")
+        assert len(kept) == 3
+        monkeypatch.setattr("undrift.runs.runner.carry_out", carry_out)
+        outcome = CliRunner().invoke(app, ["sweep", "--resume", str(part), "--quiet"])
+        assert outcome.exit_code == 0, outcome.output
+        assert self.chosen(part) == self.chosen(whole)
+        assert without_times(part) == without_times(whole)
+        assert {name: contents(part, ".jsonl")[name] for name in kept} == kept
+
+    def test_a_longer_search_keeps_what_was_chosen(self, tmp_path: Path) -> None:
+        place = tmp_path / "a"
+        done = searched(self.LISTS, 2, Asked(place, quiet=True))
+        first, files = self.chosen(place).cells, contents(place, ".jsonl")
+        searched(done.experiment, 4, Asked(resume=place, quiet=True))
+        assert self.chosen(place).count == 4
+        for title, each in first.items():
+            assert self.chosen(place).cells[title][:2] == each
+        assert {name: contents(place, ".jsonl")[name] for name in files} == files
+
+    def test_in_two_parts_as_in_one(self, tmp_path: Path) -> None:
+        swept = experiment("fedavg", grid={"method.lr": {"low": 0.001, "high": 1.0, "log": True}})
+        searched(swept, 7, Asked(tmp_path / "one", quiet=True))
+        done = searched(swept, 3, Asked(tmp_path / "two", quiet=True))
+        searched(done.experiment, 7, Asked(resume=tmp_path / "two", quiet=True))
+        assert self.chosen(tmp_path / "two") == self.chosen(tmp_path / "one")
+
+    def test_cells_noted_by_another_optuna_hold(self, tmp_path: Path) -> None:
+        """They are run as noted, though today's choice would be another."""
+        done = searched(self.LISTS, 3, Asked(tmp_path / "a", quiet=True))
+        choice = self.chosen(tmp_path / "a")
+        noted = {title: list(reversed(each)) for title, each in choice.cells.items()}
+        Choice(4, noted).write(tmp_path / "a")
+        searched(done.experiment, 4, Asked(resume=tmp_path / "a", quiet=True))
+        tried = self.chosen(tmp_path / "a").cells
+        assert {title: each[:3] for title, each in tried.items()} == noted
+        assert len(tried["FedProx"]) == 4
+
+    def test_ranges(self, tmp_path: Path) -> None:
+        """Within their ends, whole where the ends are, readable, and in the report."""
+        grid = {
+            "method.lr": {"low": 0.001, "high": 1.0, "log": True},
+            "training.batch_size": {"low": 5, "high": 7},
+        }
+        place = tmp_path / "a"
+        searched(experiment("fedavg", grid=grid), 6, Asked(place, quiet=True))
+        tried = self.chosen(place).cells["FedAvg"]
+        assert len(tried) == 6
+        for cell in tried:
+            assert 0.001 <= cell["method.lr"] <= 1
+            assert float(f"{cell['method.lr']:.4g}") == cell["method.lr"]
+            assert cell["training.batch_size"] in (5, 6, 7)
+            assert type(cell["training.batch_size"]) is int
+        found = folder.read(place).trials
+        assert [t.facts["cell"] for t in found] == tried
+        assert [t.settings["lr"] for t in found] == [cell["method.lr"] for cell in tried]
+
+    def test_values_that_do_not_go_together_are_passed_over(self, tmp_path: Path) -> None:
+        grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.5, 10.0]}  # lam >= lr is needed
+        searched(experiment("fedspeed", grid=grid), 10, Asked(tmp_path / "a", quiet=True))
+        tried = [tuple(cell.values()) for cell in self.chosen(tmp_path / "a").cells["FedSpeed"]]
+        assert sorted(tried) == [(0.1, 0.5), (0.1, 10.0), (1.0, 10.0)]
+
+    @pytest.mark.parametrize(
+        ("grid", "expected"),
+        [
+            ({"training.rounds": [1, "ten"]}, "training.rounds needs a whole number"),
+            ({"model.name": ["mlp", "mlpp"]}, "model.name needs one of"),
+            ({"training.participation": {"low": 1, "high": 9}}, "9"),
+        ],
+    )
+    def test_what_cannot_run_is_refused_before(
+        self, tmp_path: Path, grid: dict[str, Any], expected: str
+    ) -> None:
+        with pytest.raises(ValueError, match=expected):
+            searched(experiment("fedavg", grid=grid), 5, Asked(tmp_path / "a", quiet=True))
+        assert not (tmp_path / "a").exists()
+
+    def test_bad_counts_and_processes(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="--search needs a number of cells >= 1, got -1"):
+            searched(self.LISTS, -1, Asked(tmp_path / "a"))
+        several = self.LISTS.changed({"engine.processes": 2})
+        with pytest.raises(ValueError, match="--search needs one process, got 'several'"):
+            searched(several, 3, Asked(tmp_path / "a"))
+
+    def test_without_optuna(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "optuna", None)
+        with pytest.raises(UndriftError, match=r"pip install 'undrift\[sweep\]'"):
+            searched(self.LISTS, 3, Asked(tmp_path / "a"))
+        assert not (tmp_path / "a").exists()
+
+    def test_a_damaged_note(self, tmp_path: Path) -> None:
+        (tmp_path / SEARCH).write_text("{")
+        with pytest.raises(
+            UndriftError, match="needs to list the cells of a search and is damaged"
+        ):
+            read_choice(tmp_path)
+
+    def test_planner_tells_what_concerns_a_method(self) -> None:
+        cell = {"method.lr": 0.1, "fedprox.mu": 1.0}
+        planner = Planner(self.LISTS)
+        assert planner.own(0, cell) == {"method.lr": 0.1}
+        assert planner.own(1, cell) == cell
+
+    def test_what_does_not_fit_another_method_is_not_in_the_way(self) -> None:
+        methods = "fedavg", {"name": "fedspeed", "lam": 0.5}  # lam >= lr is needed
+        planner = Planner(experiment(*methods, grid={"method.lr": [0.1, 1.0]}))
+        (job,) = planner.jobs(0, {"method.lr": 1.0})
+        assert job.method.given["lr"] == 1.0
+        with pytest.raises(ValueError, match="FedSpeed needs lam >= lr"):
+            planner.jobs(1, {"method.lr": 1.0})
+
+
+def test_a_field_of_one_method_by_its_place_is_swept() -> None:
+    values = {"methods": [{"name": "fedavg"}, {"name": "fedspeed"}]}
+    grid = {"sweep": {"grid": {"methods[0].lr": [0.01, 0.1]}}}
+    planned = jobs(Experiment.of(values | grid))
+    assert [job.label for job in planned] == ["FedAvg lr=0.01", "FedAvg lr=0.1", "FedSpeed"]
+    assert [job.method.build().lr for job in planned] == [0.01, 0.1, 0.1]
+
+
+def test_a_field_that_changes_no_method_is_refused() -> None:
+    values = {"methods": [{"name": "fedavg", "work": "steps:1"}]}
+    grid = {"sweep": {"grid": {"training.work": ["steps:2", "steps:3"]}}}
+    with pytest.raises(ValueError, match=r"fields that change a method, got 'training\.work'"):
+        jobs(Experiment.of(values | grid))
