@@ -191,8 +191,13 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 
 def _names() -> list[str]:
     """Return every public name, those of the methods included."""
-    methods = [cls.__name__ for cls in import_module("undrift.algorithms").ALGORITHMS]
-    return sorted([*_HOMES, *_PACKAGES.split(), "ALGORITHMS", *methods])
+    return sorted([*_HOMES, *_PACKAGES.split(), *_methods()])
+
+
+def _methods() -> dict[str, Any]:
+    """Return the methods and their list by name."""
+    listed = import_module("undrift.algorithms").ALGORITHMS
+    return {"ALGORITHMS": listed, **{cls.__name__: cls for cls in listed}}
 
 
 def _submodule(name: str) -> Any:
@@ -215,7 +220,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
             module = import_module(f"undrift.{_HOMES[name]}")
             value = getattr(module, name, None) or import_module(f"{module.__name__}.{name}")
         elif not name.startswith("_"):
-            value = _submodule(name) or getattr(import_module("undrift.algorithms"), name, None)
+            value = _submodule(name) or _methods().get(name)
         if value is None:
             raise AttributeError(_unknown(name), name=name)
         globals()[name] = value  # the next access does not come here

@@ -11,7 +11,7 @@ from torch import Tensor
 from undrift.core import Outputs, Vector
 
 
-class Flat:
+class ZeroObjective:
     """F = 0, as an `Objective`."""
 
     t, k = 0, 0

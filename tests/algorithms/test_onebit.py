@@ -330,7 +330,9 @@ def test_ssdm_survives_gradients_whose_squares_are_subnormal(norm, mode):
         assert run.x.isfinite().all()
 
 
-def local_updates(rule: ud.optim.rules.Rule, x: Tensor, state: list[Any], lr: float, steps: int) -> Tensor:
+def local_updates(
+    rule: ud.optim.rules.Rule, x: Tensor, state: list[Any], lr: float, steps: int
+) -> Tensor:
     """(M, D) what each worker's local steps add up to."""
     updates = []
     for i, (a, b) in enumerate(zip(A, B, strict=True)):

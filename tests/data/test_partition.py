@@ -566,7 +566,7 @@ WORDS: dict[str, Callable[[Tensor], Parts]] = {
 @pytest.mark.parametrize("text", WORDS)
 def test_a_word_names_a_partition(text: str) -> None:
     targets = random_labels(300, 5)
-    partition.check_form(text)
+    partition.validate_shorthand(text)
     parts = parse(text, targets, 6, alpha=0.7, owners=OWNERS, seed=4)
     assert [part.tolist() for part in parts] == [part.tolist() for part in WORDS[text](targets)]
 
@@ -606,7 +606,7 @@ BAD_WORDS = {
 @pytest.mark.parametrize("text", BAD_WORDS)
 def test_a_wrong_word_is_refused_with_the_right_one(text: str) -> None:
     for refuse in (
-        lambda: partition.check_form(text),
+        lambda: partition.validate_shorthand(text),
         lambda: parse(text, random_labels(300, 5), 6, owners=OWNERS),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 -- matched as plain text below

@@ -526,14 +526,14 @@ def test_hopeless_bernoulli_takes_one_client_instead_of_hanging() -> None:
 
 
 def test_small_steps_run_on_one_thread_and_the_setting_comes_back() -> None:
-    from undrift.engine.tuning.rules import SHARED_NUMBERS, fitting_threads
+    from undrift.engine.tuning.rules import SHARED_ELEMENTS, intra_op_threads
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with fitting_threads(SHARED_NUMBERS - 1):
+        with intra_op_threads(SHARED_ELEMENTS - 1):
             assert torch.get_num_threads() == 1
-        with fitting_threads(SHARED_NUMBERS):
+        with intra_op_threads(SHARED_ELEMENTS):
             assert torch.get_num_threads() == 2
         assert torch.get_num_threads() == 2
     finally:

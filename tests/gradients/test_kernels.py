@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from undrift.gradients.kernels import Kernels, UnsupportedError, build, read
-from undrift.gradients.task import Autograd, Batch, Places, Task
+from undrift.gradients.task import Autograd, Batch, BatchIndices, Task
 from undrift.models.layout import Layout
 
 pytestmark = pytest.mark.skipif(
@@ -177,7 +177,7 @@ class TestAgainstTorch:
         counts = torch.tensor([6, 1, 0, 3])
         keys = None if pool.keys is None else torch.arange(4)
         x = x.expand(4, -1)
-        places = Places(pool.inputs[0], pool.targets[0], index, counts, keys)
+        places = BatchIndices(pool.inputs[0], pool.targets[0], index, counts, keys)
         valid = (torch.arange(6) < counts[:, None]).float()
         batch = Batch(pool.inputs[0][index], pool.targets[0][index], valid, keys)
         picked = kernels.at(x, places)

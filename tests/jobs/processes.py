@@ -252,9 +252,9 @@ def sent_by_marsit(world: Any) -> dict[str, int]:
     with torch.no_grad():
         net.weight.zero_()
     run = testing.start(ud.Marsit(lr=0.1), model=net, clients=clients, rounds=2, evaluate_every=2)
-    before = world.post.sent
+    before = world.transport.sent
     next(run)
-    sent = int(world.gather([world.post.sent - before]).sum())
+    sent = int(world.gather([world.transport.sent - before]).sum())
     return {"bytes": sent, "coordinates": 18, "messages": 2 * (world.size - 1) * world.size}
 
 

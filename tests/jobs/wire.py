@@ -19,8 +19,8 @@ from undrift.comm.routes import Ring, SegmentedRing, Server, Torus, Tree
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import Traffic
 from undrift.engine.collectives.inprocess import all_reduce as in_memory
-from undrift.engine.collectives.schedule import Blocks
-from undrift.engine.processes.transport import Expected, Letter, Post
+from undrift.engine.collectives.schedule import RankBlocks
+from undrift.engine.processes.transport import Incoming, Outgoing, Transport
 
 MERGES = (
     Mean(),
@@ -52,11 +52,11 @@ def vectors(workers: int, size: int, seed: int) -> list[torch.Tensor]:
     return [torch.randn(size, generator=noise).clamp(-1, 1) for _ in range(workers)]
 
 
-def literal(post: Post) -> list[str]:
+def literal(post: Transport) -> list[str]:
     """Routes and merges whose result or traffic is not that of the simulator, bit for bit."""
     wrong = []
     for workers, routes in ROUTES.items():
-        own = Blocks(workers, post.size).of(post.rank)
+        own = RankBlocks(workers, post.size).of(post.rank)
         for size in SIZES:
             given = vectors(workers, size, seed=workers)
             for route in routes:
@@ -76,7 +76,7 @@ def literal(post: Post) -> list[str]:
     return wrong
 
 
-def together(post: Post) -> bool:
+def together(post: Transport) -> bool:
     """Whether vectors that travel together end as each by itself, with fewer messages."""
     sizes = (5, 83, 1, 16)
     given = [vectors(3, size, seed=size) for size in sizes]
@@ -93,7 +93,7 @@ def together(post: Post) -> bool:
     return same and joint_bytes < post.sent - before
 
 
-def flagged(post: Post) -> list[int | None]:
+def flagged(post: Transport) -> list[int | None]:
     """Who is told to be not finite, for each route, when worker 1 of 3 is."""
     told = []
     for route in ROUTES[3]:
@@ -104,13 +104,13 @@ def flagged(post: Post) -> list[int | None]:
     return told
 
 
-def out_of_step(post: Post) -> str:
+def out_of_step(post: Transport) -> str:
     """What a process says to a message that it does not expect."""
     others = [rank for rank in range(post.size) if rank != post.rank]
     data = torch.zeros(4, dtype=torch.uint8)
-    letters = [Letter(rank, f"a message of rank {post.rank}", data) for rank in others]
+    letters = [Outgoing(rank, f"a message of rank {post.rank}", data) for rank in others]
     try:
-        post.exchange(letters, [Expected(rank, "another", 4) for rank in others]).wait()
+        post.exchange(letters, [Incoming(rank, "another", 4) for rank in others]).wait()
     except ud.UndriftError as error:
         return str(error)
     return "nothing"
@@ -125,7 +125,7 @@ def gradient_norm() -> list[float | None]:
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    post = Post()
+    post = Transport()
     found = {
         "literal": literal(post),
         "together": together(post),

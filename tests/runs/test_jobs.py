@@ -22,7 +22,7 @@ from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs import folder
 from undrift.runs.jobs import ALONE, SEARCH, Choice, Planner, cells, jobs, read_choice
-from undrift.runs.runner import Asked, Conducted, conduct, from_folder
+from undrift.runs.runner import RunOptions, ExperimentResult, conduct, from_folder
 from undrift.runs.search import searched
 
 SMALL: dict[str, Any] = {
@@ -234,8 +234,8 @@ def without_times(place: Path) -> dict[str, Any]:
     return found
 
 
-def sweep_into(place: Path, what: Experiment, **asked: Any) -> Conducted:
-    return conduct(what, "sweep", Asked(place, quiet=True, **asked))
+def sweep_into(place: Path, what: Experiment, **asked: Any) -> ExperimentResult:
+    return conduct(what, "sweep", RunOptions(place, quiet=True, **asked))
 
 
 class TestResume:
@@ -287,7 +287,7 @@ class TestSearch:
         return choice
 
     def test_count_cells_for_each_method_none_twice(self, tmp_path: Path) -> None:
-        done = searched(self.LISTS, 4, Asked(tmp_path / "a", quiet=True))
+        done = searched(self.LISTS, 4, RunOptions(tmp_path / "a", quiet=True))
         tried = self.chosen(tmp_path / "a").cells
         assert {title: len(each) for title, each in tried.items()} == {"FedAvg": 3, "FedProx": 4}
         assert all(list(cell) == ["method.lr"] for cell in tried["FedAvg"])
@@ -297,14 +297,14 @@ class TestSearch:
         assert len(folder.read(tmp_path / "a").trials) == 2 * (3 + 4)
 
     def test_every_cell_in_the_end(self, tmp_path: Path) -> None:
-        searched(self.LISTS, 100, Asked(tmp_path / "a", quiet=True))
+        searched(self.LISTS, 100, RunOptions(tmp_path / "a", quiet=True))
         tried = self.chosen(tmp_path / "a").cells["FedProx"]
         every = itertools.product([0.01, 0.1, 0.3], [0.1, 1.0])
         assert sorted(tuple(cell.values()) for cell in tried) == sorted(every)
 
     def test_it_repeats_itself(self, tmp_path: Path) -> None:
         for name in "ab":
-            searched(self.LISTS, 4, Asked(tmp_path / name, quiet=True))
+            searched(self.LISTS, 4, RunOptions(tmp_path / name, quiet=True))
         assert self.chosen(tmp_path / "a") == self.chosen(tmp_path / "b")
         assert without_times(tmp_path / "a") == without_times(tmp_path / "b")
 
@@ -313,7 +313,7 @@ class TestSearch:
         orders = []
         for seed in (0, 1):
             place = tmp_path / str(seed)
-            searched(experiment("fedavg", seeds=(seed,), grid=wide), 2, Asked(place, quiet=True))
+            searched(experiment("fedavg", seeds=(seed,), grid=wide), 2, RunOptions(place, quiet=True))
             orders.append(self.chosen(place).cells)
         assert orders[0] != orders[1]
 
@@ -321,7 +321,7 @@ class TestSearch:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole, part = tmp_path / "whole", tmp_path / "part"
-        searched(self.LISTS, 4, Asked(whole, quiet=True))
+        searched(self.LISTS, 4, RunOptions(whole, quiet=True))
         begun = 0
 
         def interrupted(job: Any, *arguments: Any, **options: Any) -> Trial:
@@ -329,15 +329,15 @@ class TestSearch:
             begun += 1
             if begun == 4:
                 raise KeyboardInterrupt
-            return carry_out(job, *arguments, **options)
+            return run_job(job, *arguments, **options)
 
-        from undrift.runs.runner import carry_out
+        from undrift.runs.runner import run_job
 
-        monkeypatch.setattr("undrift.runs.runner.carry_out", interrupted)
-        assert searched(self.LISTS, 4, Asked(part, quiet=True)).stopped
+        monkeypatch.setattr("undrift.runs.runner.run_job", interrupted)
+        assert searched(self.LISTS, 4, RunOptions(part, quiet=True)).stopped
         kept = contents(part, ".jsonl")
         assert len(kept) == 3
-        monkeypatch.setattr("undrift.runs.runner.carry_out", carry_out)
+        monkeypatch.setattr("undrift.runs.runner.run_job", run_job)
         outcome = CliRunner().invoke(app, ["sweep", "--resume", str(part), "--quiet"])
         assert outcome.exit_code == 0, outcome.output
         assert self.chosen(part) == self.chosen(whole)
@@ -346,9 +346,9 @@ class TestSearch:
 
     def test_a_longer_search_keeps_what_was_chosen(self, tmp_path: Path) -> None:
         place = tmp_path / "a"
-        done = searched(self.LISTS, 2, Asked(place, quiet=True))
+        done = searched(self.LISTS, 2, RunOptions(place, quiet=True))
         first, files = self.chosen(place).cells, contents(place, ".jsonl")
-        searched(done.experiment, 4, Asked(resume=place, quiet=True))
+        searched(done.experiment, 4, RunOptions(resume=place, quiet=True))
         assert self.chosen(place).count == 4
         for title, each in first.items():
             assert self.chosen(place).cells[title][:2] == each
@@ -356,18 +356,18 @@ class TestSearch:
 
     def test_in_two_parts_as_in_one(self, tmp_path: Path) -> None:
         swept = experiment("fedavg", grid={"method.lr": {"low": 0.001, "high": 1.0, "log": True}})
-        searched(swept, 7, Asked(tmp_path / "one", quiet=True))
-        done = searched(swept, 3, Asked(tmp_path / "two", quiet=True))
-        searched(done.experiment, 7, Asked(resume=tmp_path / "two", quiet=True))
+        searched(swept, 7, RunOptions(tmp_path / "one", quiet=True))
+        done = searched(swept, 3, RunOptions(tmp_path / "two", quiet=True))
+        searched(done.experiment, 7, RunOptions(resume=tmp_path / "two", quiet=True))
         assert self.chosen(tmp_path / "two") == self.chosen(tmp_path / "one")
 
     def test_cells_noted_by_another_optuna_hold(self, tmp_path: Path) -> None:
         """They are run as noted, though today's choice would be another."""
-        done = searched(self.LISTS, 3, Asked(tmp_path / "a", quiet=True))
+        done = searched(self.LISTS, 3, RunOptions(tmp_path / "a", quiet=True))
         choice = self.chosen(tmp_path / "a")
         noted = {title: list(reversed(each)) for title, each in choice.cells.items()}
         Choice(4, noted).write(tmp_path / "a")
-        searched(done.experiment, 4, Asked(resume=tmp_path / "a", quiet=True))
+        searched(done.experiment, 4, RunOptions(resume=tmp_path / "a", quiet=True))
         tried = self.chosen(tmp_path / "a").cells
         assert {title: each[:3] for title, each in tried.items()} == noted
         assert len(tried["FedProx"]) == 4
@@ -379,7 +379,7 @@ class TestSearch:
             "training.batch_size": {"low": 5, "high": 7},
         }
         place = tmp_path / "a"
-        searched(experiment("fedavg", grid=grid), 6, Asked(place, quiet=True))
+        searched(experiment("fedavg", grid=grid), 6, RunOptions(place, quiet=True))
         tried = self.chosen(place).cells["FedAvg"]
         assert len(tried) == 6
         for cell in tried:
@@ -393,7 +393,7 @@ class TestSearch:
 
     def test_values_that_do_not_go_together_are_passed_over(self, tmp_path: Path) -> None:
         grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.5, 10.0]}  # lam >= lr is needed
-        searched(experiment("fedspeed", grid=grid), 10, Asked(tmp_path / "a", quiet=True))
+        searched(experiment("fedspeed", grid=grid), 10, RunOptions(tmp_path / "a", quiet=True))
         tried = [tuple(cell.values()) for cell in self.chosen(tmp_path / "a").cells["FedSpeed"]]
         assert sorted(tried) == [(0.1, 0.5), (0.1, 10.0), (1.0, 10.0)]
 
@@ -409,20 +409,20 @@ class TestSearch:
         self, tmp_path: Path, grid: dict[str, Any], expected: str
     ) -> None:
         with pytest.raises(ValueError, match=expected):
-            searched(experiment("fedavg", grid=grid), 5, Asked(tmp_path / "a", quiet=True))
+            searched(experiment("fedavg", grid=grid), 5, RunOptions(tmp_path / "a", quiet=True))
         assert not (tmp_path / "a").exists()
 
     def test_bad_counts_and_processes(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="--search needs a number of cells >= 1, got -1"):
-            searched(self.LISTS, -1, Asked(tmp_path / "a"))
+            searched(self.LISTS, -1, RunOptions(tmp_path / "a"))
         several = self.LISTS.changed({"engine.processes": 2})
         with pytest.raises(ValueError, match="--search needs one process, got 'several'"):
-            searched(several, 3, Asked(tmp_path / "a"))
+            searched(several, 3, RunOptions(tmp_path / "a"))
 
     def test_without_optuna(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "optuna", None)
         with pytest.raises(UndriftError, match=r"pip install 'undrift\[sweep\]'"):
-            searched(self.LISTS, 3, Asked(tmp_path / "a"))
+            searched(self.LISTS, 3, RunOptions(tmp_path / "a"))
         assert not (tmp_path / "a").exists()
 
     def test_a_damaged_note(self, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from undrift import tree
 from undrift.check import require
 from undrift.comm.codecs import Codec, Wire
 from undrift.core import Cohort, Federated, Loop, Objective, Prelude, Vector
-from undrift.dry import Flat
+from undrift.dry import ZeroObjective
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ class _Still:
     t, mean_count = 0, 1.0
 
     def __init__(self, x: Vector) -> None:
-        self.count, self.full = x.new_ones(()), Flat(x)
+        self.count, self.full = x.new_ones(()), ZeroObjective(x)
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         return init

@@ -58,7 +58,7 @@ def compare(
     from undrift.cli.run import run_file
     from undrift.config.experiment import SUFFIX
     from undrift.report.conclude import finish
-    from undrift.runs.runner import Asked, conduct
+    from undrift.runs.runner import RunOptions, conduct
 
     sections = shared(**options)
     sections["engine"] |= engine(processes, RESTARTS, timeout)
@@ -77,7 +77,7 @@ def compare(
         run_file(path, set_, out, force, resume, as_json, quiet, verbose, track, processes)
         return
     experiment = _experiment(methods or [], lr, seeds, set_ or [], sections)
-    asked = Asked(out, force, resume, quiet, verbose, track or (), hashes=as_json)
+    asked = RunOptions(out, force, resume, quiet, verbose, track or (), hashes=as_json)
     finish(conduct(experiment, "compare", asked), as_json=as_json)
 
 

@@ -45,8 +45,8 @@ def telling(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def command(*args: Any, **kwargs: Any) -> Any:
-        from undrift.engine.processes.rendezvous import speaking
+        from undrift.engine.processes.rendezvous import propagate_failure
 
-        return speaking(function)(*args, **kwargs)
+        return propagate_failure(function)(*args, **kwargs)
 
     return command

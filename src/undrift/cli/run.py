@@ -30,7 +30,7 @@ from undrift.errors import DivergenceError
 
 if TYPE_CHECKING:
     from undrift.config.experiment import Experiment
-    from undrift.runs.runner import Conducted
+    from undrift.runs.runner import ExperimentResult
 
 
 def _make(method: str) -> Any:
@@ -66,7 +66,7 @@ def _make(method: str) -> Any:
         **options: Any,
     ) -> None:
         from undrift.config.experiment import Experiment
-        from undrift.runs.runner import Asked, conduct
+        from undrift.runs.runner import RunOptions, conduct
 
         hyper = {flag.name: options.pop(flag.name) for flag in flags}
         sections = shared(**options)
@@ -78,7 +78,9 @@ def _make(method: str) -> Any:
             "resume": resume,
         }
         reads = [path for path in (checkpoint, resume) if path is not None]
-        asked = Asked(out, force, None, quiet, verbose, track or (), kept, reads, hashes=as_json)
+        asked = RunOptions(
+            out, force, None, quiet, verbose, track or (), kept, reads, hashes=as_json
+        )
         _finish(conduct(Experiment.of(values), method, asked), as_json=as_json)
 
     command.__doc__ = SUMMARIES[method]
@@ -104,7 +106,7 @@ def run_file(
     Example: undrift run experiment.toml --set training.rounds=5 --out runs/short
     """
     from undrift.runs.jobs import read_choice
-    from undrift.runs.runner import Asked, conduct
+    from undrift.runs.runner import RunOptions, conduct
 
     if resume is not None and read_choice(resume) is not None:
         raise ValueError(
@@ -114,7 +116,7 @@ def run_file(
     experiment = read(file, resume, set_, out, processes)
     name = (file or resume or Path("experiment")).stem
     reads = [file] if file else []
-    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
+    asked = RunOptions(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
     _finish(conduct(experiment, name, asked), as_json=as_json)
 
 
@@ -152,7 +154,7 @@ def _read(
     return Experiment.read(file or Path()).changed(parse_changes(set_ or []))
 
 
-def _finish(conducted: "Conducted", *, as_json: bool) -> None:
+def _finish(conducted: "ExperimentResult", *, as_json: bool) -> None:
     from undrift.report.conclude import finish
 
     finish(conducted, as_json=as_json)

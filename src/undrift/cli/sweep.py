@@ -30,7 +30,7 @@ def sweep(
     from undrift.cli.run import read
     from undrift.report.conclude import finish
     from undrift.runs.jobs import read_choice
-    from undrift.runs.runner import Asked, conduct
+    from undrift.runs.runner import RunOptions, conduct
 
     experiment = read(file, resume, set_, out, processes)
     if experiment.sweep.empty:
@@ -39,7 +39,7 @@ def sweep(
             'such as "method.lr" = [0.03, 0.1, 0.3], or use undrift run.'
         )
     reads = [file] if file else []
-    asked = Asked(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
+    asked = RunOptions(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
     begun = None if resume is None else read_choice(resume)
     if search or begun is not None:
         from undrift.runs.search import searched

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from undrift.check import nearest, require
 from undrift.config.hyperparameters import can_be_none, require_names
-from undrift.config.messages import in_words
+from undrift.config.messages import describe_validation_error
 from undrift.config.methods import Method, Range, Sweep, absolute
 from undrift.config.sections import Data, Devices, Engine, Evaluation, Model, Part, Training
 from undrift.core import AllReduce, Federated, Gossip
@@ -81,7 +81,7 @@ class Experiment(Part):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise ValueError(in_words(error, cls)) from None
+            raise ValueError(describe_validation_error(error, cls)) from None
 
     @classmethod
     def read(cls, path: str | Path) -> Experiment:

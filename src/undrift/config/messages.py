@@ -31,7 +31,7 @@ _LIMITS = {
 _MEMBERS = ("int", "float", "list[", "function-")  # of unions, as pydantic calls them
 
 
-def in_words(error: ValidationError, root: type[BaseModel]) -> str:
+def describe_validation_error(error: ValidationError, root: type[BaseModel]) -> str:
     """The first thing that is wrong; of the others, how many fields they concern."""
     # A name that is not known comes first: what is missing may be meant by it.
     found = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")

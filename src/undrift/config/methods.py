@@ -18,10 +18,10 @@ from undrift.config.hyperparameters import (
     parse_codec,
     wrapped,
 )
-from undrift.config.messages import in_words
-from undrift.config.sections import Part, WorkForm, readable
+from undrift.config.messages import describe_validation_error
+from undrift.config.sections import Part, WorkForm, parsed_by
 
-CodecForm = Annotated[str, readable(parse_codec)]
+CodecForm = Annotated[str, parsed_by(parse_codec)]
 
 
 class Method(Part):
@@ -123,7 +123,9 @@ def _range(path: str, table: dict[str, Any]) -> Range:
     try:
         return Range.model_validate(table)
     except ValidationError as error:
-        raise ValueError(f"sweep.grid's {path!r}: {in_words(error, Range)}") from None
+        raise ValueError(
+            f"sweep.grid's {path!r}: {describe_validation_error(error, Range)}"
+        ) from None
 
 
 class Sweep(Part):

@@ -32,7 +32,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 FilePath = Annotated[Path, Field(strict=False)]  # text is how TOML has it
 
 
-def readable(parse: Callable[[str], object]) -> AfterValidator:
+def parsed_by(parse: Callable[[str], object]) -> AfterValidator:
     """Text that stays text, if this can read it."""
 
     def checked(text: str) -> str:
@@ -49,10 +49,10 @@ def _kernel_wish(given: Any) -> Any:
     return given
 
 
-WorkForm = Annotated[str, readable(parse_work)]
-SlowdownForm = Annotated[str, readable(parse_slowdown)]
-PartitionForm = Annotated[str, readable(partition.check_form)]
-AvailabilityForm = Annotated[str, readable(lambda text: parse_availability(text, seed=0))]
+WorkForm = Annotated[str, parsed_by(parse_work)]
+SlowdownForm = Annotated[str, parsed_by(parse_slowdown)]
+PartitionForm = Annotated[str, parsed_by(partition.validate_shorthand)]
+AvailabilityForm = Annotated[str, parsed_by(lambda text: parse_availability(text, seed=0))]
 
 
 class Part(BaseModel):

@@ -31,7 +31,6 @@ from undrift.data.dealing import (
 from undrift.data.label_mixes import Law, dirichlet
 
 __all__ = [
-    "check_form",
     "classes_per_client",
     "dirichlet",
     "iid",
@@ -40,6 +39,7 @@ __all__ = [
     "quantity",
     "replicated",
     "shards",
+    "validate_shorthand",
 ]
 
 
@@ -267,7 +267,7 @@ def parse(
     return dirichlet(targets, clients, skew, law=_LAW_OF[name], seed=seed)
 
 
-def check_form(text: str) -> None:
+def validate_shorthand(text: str) -> None:
     """Refuse what `parse` would, as far as the text alone tells."""
     _form(text)
 

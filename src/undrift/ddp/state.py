@@ -24,7 +24,7 @@ from undrift.comm.routes import Route, SegmentedRing
 from undrift.comm.routes import parse as parse_route
 from undrift.core import Merge, Vector
 from undrift.engine.collectives import allreduce
-from undrift.engine.processes.transport import LostError, Post
+from undrift.engine.processes.transport import LostError, Transport
 from undrift.errors import DivergenceError, UndriftError, WorkerError
 
 PATIENCE = 3.0  # seconds that ranks whose wait has failed give each other to say for whom it was
@@ -46,7 +46,7 @@ class HookState(ABC):
     name: ClassVar[str]
 
     step: int = field(default=0, init=False)
-    _post: Post | None = field(default=None, init=False, repr=False)
+    _post: Transport | None = field(default=None, init=False, repr=False)
     _numbers: dict[Tensor, int] = field(default_factory=dict, init=False, repr=False)
     _shapes: list[list[int]] = field(default_factory=list, init=False, repr=False)
     _buffers: dict[int, Vector] = field(default_factory=dict, init=False, repr=False)
@@ -141,9 +141,9 @@ class HookState(ABC):
 
     # The other ranks
 
-    def _connect(self) -> Post:
+    def _connect(self) -> Transport:
         if self._post is None:
-            post, who = Post(self.process_group), type(self).__name__
+            post, who = Transport(self.process_group), type(self).__name__
             backend = dist.get_backend(post.group)
             remedy = "pass process_group=torch.distributed.new_group(backend='gloo')"
             require(backend != "nccl", who, "a backend that sends from the CPU", backend, remedy)
@@ -209,7 +209,7 @@ class HookState(ABC):
                     )
         self._agreed = True
 
-    def _absent(self, post: Post, error: LostError) -> WorkerError:
+    def _absent(self, post: Transport, error: LostError) -> WorkerError:
         lost = error.ranks[0]
         # Without a store (its host is gone, or torch is too old) the rank waited for is named.
         with suppress(RuntimeError, AttributeError):
@@ -222,7 +222,7 @@ class HookState(ABC):
         )
 
 
-def _end_of_waits(post: Post, prefix: str, error: LostError) -> int:
+def _end_of_waits(post: Transport, prefix: str, error: LostError) -> int:
     """Who is missing: the rank waited for may itself have waited in vain for another.
 
     Everybody writes down for whom it waited; the chain ends with one that wrote nothing.

@@ -13,7 +13,7 @@ from undrift.engine.execution.cohort import Executor, Tap
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.round import play
 from undrift.engine.plan import Plan
-from undrift.engine.run import Course, Run
+from undrift.engine.run import Run, RunSettings
 from undrift.errors import DivergenceError, UndriftError
 from undrift.optim.schedules import resolve
 from undrift.results.record import Record
@@ -26,7 +26,7 @@ class FederatedRun(Run):
         self,
         algorithm: Federated[Any, Any, Any, Any],
         executor: Executor,
-        course: Course,
+        course: RunSettings,
         tap: Tap | None,
     ) -> None:
         super().__init__(algorithm, executor, course)

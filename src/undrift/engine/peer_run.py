@@ -14,7 +14,7 @@ from torch import Tensor
 from undrift import tree
 from undrift.comm.routes import Route
 from undrift.core import AllReduce, Cohort, Peer, Vector
-from undrift.dry import Flat
+from undrift.dry import ZeroObjective
 from undrift.engine.checkpoint import store
 from undrift.engine.collectives.inprocess import Exchange, Traffic
 from undrift.engine.collectives.network import WireExchange
@@ -23,7 +23,7 @@ from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.processes.group import Processes
-from undrift.engine.run import Course, Run
+from undrift.engine.run import Run, RunSettings
 from undrift.errors import UndriftError
 from undrift.models.layout import raw_bytes
 from undrift.optim.schedules import resolve
@@ -42,7 +42,7 @@ class PeerRun(Run):
         self,
         algorithm: Peer[Any],
         executor: PeerExecutor,
-        course: Course,
+        course: RunSettings,
         links: Links | None,
         route: Route | None,
         *,
@@ -66,7 +66,7 @@ class PeerRun(Run):
         if self._whole is None:
             self._require_others("state")
             self._lead("state")
-            with self.world.speaking():
+            with self.world.failure_scope():
                 self._whole = self.world.rows(self._nodes)
         return self._whole
 
@@ -119,7 +119,7 @@ class PeerRun(Run):
         if self._whole is None:
             self._require_others("mean")
             self._lead("mean")
-        with self.world.speaking():
+        with self.world.failure_scope():
             return self._mean()
 
     def _mean(self) -> Vector:
@@ -240,7 +240,7 @@ def _distinct(models: Tensor) -> Tensor:
     return models[:1] if all(torch.equal(x, models[0]) for x in models[1:]) else models
 
 
-class _Start(Flat):
+class _Start(ZeroObjective):
     """What a peer's init sees where only the structure of its state is asked for."""
 
     t = -1

@@ -77,7 +77,7 @@ class Plan:
             start = i
 
 
-class _Drawn(Cohort):
+class ReplacementCohort(Cohort):
     """A cohort drawn with replacement: whoever reads `mass` keeps a dual that it cannot serve."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -90,7 +90,7 @@ class _Drawn(Cohort):
         return super().__getattribute__(name)
 
 
-class _There(NamedTuple):
+class Eligible(NamedTuple):
     """Who can be drawn into a round."""
 
     present: Ids | None  # None for everybody
@@ -144,17 +144,17 @@ class Planner:
         if missed:  # those who answer are weighted among themselves; maybe there are none
             ids, counts, weights = ids[answers], counts[answers], weights[answers]
             weights = weights / weights.sum() if len(ids) else weights
-        kind = _Drawn if isinstance(self.participation, WithReplacement) else Cohort
+        kind = ReplacementCohort if isinstance(self.participation, WithReplacement) else Cohort
         cohort = kind(t, there.registered, len(ids), math.fsum(there.population[ids]))
         return Plan(t, ids, weights, counts, cohort, there.share, missed, clock)
 
-    def _draw(self, t: int, there: _There) -> Sample:
+    def _draw(self, t: int, there: Eligible) -> Sample:
         return self.participation.sample(t, there.population, self.seed, there.present)
 
-    def _there(self, t: int) -> _There:
+    def _there(self, t: int) -> Eligible:
         population = self.population
         if self._register is None:
-            return _There(None, len(population), population, 1.0)
+            return Eligible(None, len(population), population, 1.0)
         present = self._register.present(t)
         registered = self._register.up_to(t)
         total = math.fsum(population[registered])
@@ -165,7 +165,7 @@ class Planner:
             )
         share = math.fsum(population[self._register.up_to(t - 1)]) / total if t else 1.0
         known = np.where(registered, population / total, 0.0)
-        return _There(present, int(registered.sum()), known, share)
+        return Eligible(present, int(registered.sum()), known, share)
 
     @cached_property
     def _trace(self) -> Trace | None:

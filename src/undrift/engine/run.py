@@ -20,12 +20,12 @@ from undrift.engine.clock import Clock, Lap
 from undrift.engine.evaluate import Score, evaluate
 from undrift.engine.execution.cohort import Executor, Mode
 from undrift.engine.execution.local import Meter
-from undrift.engine.execution.memory import kept_memory
+from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.processes.rendezvous import code_digest, restarted
 from undrift.engine.tuning.probe import Facts
-from undrift.engine.tuning.rules import fitting_threads
+from undrift.engine.tuning.rules import intra_op_threads
 from undrift.engine.world import World
 from undrift.errors import UndriftError
 from undrift.gradients.kernels import Kernels
@@ -34,7 +34,7 @@ from undrift.results.record import Record, Totals
 
 
 @dataclass(frozen=True)
-class Course:
+class RunSettings:
     """How a run goes, whatever its method."""
 
     training: tuple[bool, ...]  # of each part of the model, as given by the user
@@ -55,7 +55,9 @@ class Run(Iterator[Record]):
 
     record_type: ClassVar[type[Record]] = Record
 
-    def __init__(self, algorithm: Any, executor: Executor | PeerExecutor, course: Course) -> None:
+    def __init__(
+        self, algorithm: Any, executor: Executor | PeerExecutor, course: RunSettings
+    ) -> None:
         self.algorithm = algorithm
         self.rounds = course.rounds
         self.round = 0  # rounds completed
@@ -186,13 +188,13 @@ class Run(Iterator[Record]):
             )
         try:
             self._lead("next")
-            with self.world.speaking():
+            with self.world.failure_scope():
                 record = self._play()
                 if self._parting and self.round == self.rounds:
                     self._part()
         except BaseException as error:
             if self._parting and getattr(error, "everywhere", False):
-                with self.world.speaking():
+                with self.world.failure_scope():
                     self._part()  # the last good state is kept, all of it
             self._end()
             raise
@@ -233,8 +235,8 @@ class Run(Iterator[Record]):
     @contextmanager
     def _computing(self, clients: int) -> Iterator[None]:
         """As many intra-op threads as a step is worth; one if clients are on threads themselves."""
-        threads = fitting_threads(self._numbers(clients, self._course.facts.activations))
-        with torch.no_grad(), threads, kept_memory(self._reused):
+        threads = intra_op_threads(self._numbers(clients, self._course.facts.activations))
+        with torch.no_grad(), threads, retain_freed_memory(self._reused):
             yield
 
     def _lap(self, plan: Plan, time: Callable[[Clock], Lap]) -> dict[str, Any]:
@@ -255,7 +257,7 @@ class Run(Iterator[Record]):
         """Loss and accuracy of the current model, for peers of their mean."""
         if self.world.open:
             self._lead("evaluate")
-        with self.world.speaking():
+        with self.world.failure_scope():
             return self._evaluate(self._mean())
 
     def _train_loss(self, x: Vector) -> dict[str, Any]:
@@ -267,7 +269,7 @@ class Run(Iterator[Record]):
     def _evaluate(self, x: Vector, *, alone: bool = False, trained: bool = False) -> Score:
         """By all processes together, or `alone` by this one; on the data it was `trained` on."""
         facts, batch = self._course.facts, self._course.evaluation_batch
-        with fitting_threads(batch * facts.activations):
+        with intra_op_threads(batch * facts.activations):
             # A loss that is not a mean over samples must see all of them at once.
             sliced = batch if facts.separable else 2**62
             planner = self._planner

@@ -30,10 +30,10 @@ from undrift.engine.peer_run import PeerRun, require_equal_steps
 from undrift.engine.plan import Planner
 from undrift.engine.processes.rendezvous import TIMEOUT, launched
 from undrift.engine.processes.workers import enter, follow
-from undrift.engine.run import Course, Run
+from undrift.engine.run import Run, RunSettings
 from undrift.engine.tuning.probe import inspect
 from undrift.engine.tuning.rules import row_cost, worth_trimming
-from undrift.engine.tuning.select import KernelWish, Load, Wishes, arrange
+from undrift.engine.tuning.select import ExecutionOptions, KernelWish, Workload, choose_execution
 from undrift.gradients.task import Loss, Task
 from undrift.models.layout import Layout, raw_bytes
 from undrift.optim.schedules import resolve, scheduled
@@ -196,15 +196,15 @@ def simulate(
     # Of several processes all must choose the same, on however many cores each is.
     alone = processes in (None, 1) and not launched()
     begun = None if resume is None else shards.manner(Path(resume))
-    wishes = Wishes(mode, chunk_size, threads, channels_last, compile, kernels)
-    load = Load(algorithm, planner, pool, facts, rounds, alone)
-    plain, arranged = task, arrange(load, task, wishes, begun)
+    wishes = ExecutionOptions(mode, chunk_size, threads, channels_last, compile, kernels)
+    load = Workload(algorithm, planner, pool, facts, rounds, alone)
+    plain, arranged = task, choose_execution(load, task, wishes, begun)
     task, how = arranged.task, arranged.how
 
     # All that one process can refuse by itself has been refused; from here on it is with others.
     world = enter(simulate, arguments)
     require_shares(world.size, clients, tap)
-    with world.speaking():
+    with world.failure_scope():
         if world.size > 1:
             saves = {"checkpoint": checkpoint is not None, "resume": resume is not None}
             measured = {"train_loss": train_loss, "node_accuracy": node_accuracy}
@@ -213,7 +213,7 @@ def simulate(
             compiled = world.gather([arranged.kernels])
             if compiled.any() and not compiled.all():  # one of them may lack a compiler
                 without = replace(wishes, kernels=False)
-                arranged = arrange(load, plain, without, begun)
+                arranged = choose_execution(load, plain, without, begun)
                 words = "torch (no kernel: a process has none)"
                 arranged = replace(arranged, gradients=words)
                 task, how = arranged.task, arranged.how
@@ -224,7 +224,7 @@ def simulate(
         x0 = layout.unite(trained)
         training = tuple(part.training for part in model.modules())
         manner = how.why, arranged.gradients
-        course = Course(
+        course = RunSettings(
             training, x0, facts, rounds, *every, *manner, checkpoint_every, clock, train_loss
         )
         run: Run

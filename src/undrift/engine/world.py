@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from undrift.engine.collectives.schedule import Blocks
+from undrift.engine.collectives.schedule import RankBlocks
 from undrift.engine.participation import Ids
 from undrift.errors import CheckpointError, DivergenceError
 
@@ -47,7 +47,7 @@ class World:
 
     def nodes(self, workers: int) -> range:
         """This process's nodes: consecutive ones, so that neighbours tend to be near."""
-        return Blocks(workers, self.size).of(self.rank)
+        return RankBlocks(workers, self.size).of(self.rank)
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         """(size, n) every process's numbers."""
@@ -79,7 +79,7 @@ class World:
         """Refuse processes with different code or experiments, on all of them."""
 
     @contextmanager
-    def speaking(self) -> Iterator[None]:
+    def failure_scope(self) -> Iterator[None]:
         """Around what may fail on one process alone: the others are told."""
         yield
 

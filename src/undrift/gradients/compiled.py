@@ -26,7 +26,7 @@ class Compiled(Autograd):
     The compiled code has no model of its own, so clients on several threads share it.
     """
 
-    one_shape = True  # short minibatches are padded, so that there are few shapes
+    pads_batches = True  # short minibatches are padded, so that there are few shapes
 
     def __init__(self) -> None:
         self._functions: dict[Any, Gradient] = {}  # by shapes, those that work

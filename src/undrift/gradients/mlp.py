@@ -22,7 +22,7 @@ _AUTOGRAD = Autograd()  # for what is not as expected
 
 
 class Layer(NamedTuple):
-    """Places in the flat vector, the shape of the weights, and what follows them."""
+    """BatchIndices in the flat vector, the shape of the weights, and what follows them."""
 
     weight: slice
     shape: tuple[int, int]
@@ -48,7 +48,7 @@ class Dense(Autograd):
     """Of linear layers with activations between them, under the cross-entropy of class labels."""
 
     layers: tuple[Layer, ...]
-    one_shape = spreads = False
+    pads_batches = schedules_clients = False
 
     @classmethod
     def of(cls, task: Task) -> Dense | None:

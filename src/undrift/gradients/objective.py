@@ -101,7 +101,7 @@ class Pooled:
 
 
 @dataclass(frozen=True)
-class _Around:
+class ObjectiveWrapper:
     """An objective around another; subclasses change what they are about."""
 
     inner: Objective
@@ -132,7 +132,7 @@ class _Around:
 
 
 @dataclass(frozen=True)
-class Counted(_Around):
+class Counted(ObjectiveWrapper):
     """Reports every gradient before it is taken."""
 
     count: Callable[[], None]
@@ -143,7 +143,7 @@ class Counted(_Around):
 
 
 @dataclass(frozen=True)
-class Clipped(_Around):
+class Clipped(ObjectiveWrapper):
     """Scales the data gradient down to a global L2 norm of at most `norm`."""
 
     norm: float
@@ -155,7 +155,7 @@ class Clipped(_Around):
 
 
 @dataclass(frozen=True)
-class Decayed(_Around):
+class Decayed(ObjectiveWrapper):
     """F_i + (weight_decay / 2) ||x||^2; outside the clip, as in SGD's own weight decay."""
 
     weight_decay: float
@@ -167,7 +167,7 @@ class Decayed(_Around):
         return self.inner.grad(x) + self.weight_decay * x
 
 
-def dress(task: Task, objective: Objective, count: Callable[[], None]) -> Objective:
+def instrument(task: Task, objective: Objective, count: Callable[[], None]) -> Objective:
     """The objective as an algorithm sees it: counted, then clipped, then decayed."""
     dressed: Objective = Counted(objective, count)
     if task.clip is not None:

@@ -29,12 +29,12 @@ class Oracle(Protocol):
     """
 
     @property
-    def one_shape(self) -> bool:
+    def pads_batches(self) -> bool:
         """Whether minibatches should have one shape, short ones being padded."""
         ...
 
     @property
-    def spreads(self) -> bool:
+    def schedules_clients(self) -> bool:
         """Whether `many` takes clients one by one, on as many cores as it likes."""
         ...
 
@@ -42,7 +42,7 @@ class Oracle(Protocol):
         """Itself with so many cores at most; one for a caller that is one of several."""
         ...
 
-    def at(self, x: Tensor, places: Places) -> Tensor | None:
+    def at(self, x: Tensor, places: BatchIndices) -> Tensor | None:
         """As `many`, without gathering the samples; None if it cannot do without."""
         ...
 
@@ -54,7 +54,7 @@ class Oracle(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class BatchIndices:
     """Minibatches of many clients as places in the pool of all samples, not yet gathered."""
 
     inputs: Tensor  # of the pool, as the model sees them
@@ -74,12 +74,12 @@ def slope(f: Callable[[Vector], Tensor], x: Vector) -> Vector:
 class Autograd:
     """torch's own gradients."""
 
-    one_shape = spreads = False
+    pads_batches = schedules_clients = False
 
     def on(self, threads: int) -> Oracle:
         return self
 
-    def at(self, x: Tensor, places: Places) -> Tensor | None:
+    def at(self, x: Tensor, places: BatchIndices) -> Tensor | None:
         return None
 
     def one(self, task: Task, x: Vector, batch: Batch) -> Vector:

@@ -120,7 +120,7 @@ class Layout:
 
 
 def _levels(model: nn.Module, names: list[str]) -> tuple[int, ...]:
-    """Blocks in their order; whatever is in none of them comes after the last."""
+    """RankBlocks in their order; whatever is in none of them comes after the last."""
     blocks = {name: level for level, name in enumerate(block_names(model))}
     return tuple(blocks.get(name.split(".", 1)[0], len(blocks)) for name in names)
 

@@ -30,20 +30,20 @@ from undrift.results.metrics import rounds_to, spread
 from undrift.results.strictjson import dumps
 from undrift.results.trial import Trial
 from undrift.runs.folder import REPORT, read
-from undrift.runs.runner import Conducted
+from undrift.runs.runner import ExperimentResult
 
 Cells = Mapping[str, Sequence[Trial]]  # by label: one per seed
 MOST_COLUMNS = 10
 
 
-def finish(conducted: Conducted, *, as_json: bool) -> None:
+def finish(conducted: ExperimentResult, *, as_json: bool) -> None:
     """Conclude, and leave as Ctrl-C does if that has ended it."""
     conclude(conducted, as_json=as_json)
     if conducted.stopped:
         raise typer.Exit(130)
 
 
-def conclude(conducted: Conducted, *, as_json: bool) -> None:
+def conclude(conducted: ExperimentResult, *, as_json: bool) -> None:
     """Print and write what came of it, by the process that does so."""
     if not conducted.head or not conducted.trials:
         return

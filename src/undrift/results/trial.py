@@ -98,7 +98,7 @@ class Journal:
             kept, _ = read_records(self._path(".jsonl"))
             self.records = [r for r in kept if r.round < after.round] + [after]
         lines = "".join(dumps_exactly(record.to_dict()) + "\n" for record in self.records)
-        write_whole(self._path(".jsonl"), lines)
+        write_atomic(self._path(".jsonl"), lines)
         self._describe()
 
     def add(self, record: Record) -> None:
@@ -137,14 +137,14 @@ class Journal:
 
     def _describe(self) -> None:
         told = {key: value for key, value in asdict(self.trial).items() if key != "records"}
-        write_whole(self._path(".json"), dumps_exactly(told, indent=1) + "\n")
+        write_atomic(self._path(".json"), dumps_exactly(told, indent=1) + "\n")
 
 
 class RecordingError(UndriftError):
     """Records that could not be written."""
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """All of it or nothing."""
     part = path.with_name(path.name + ".part")
     try:

@@ -13,7 +13,7 @@ from undrift.check import require
 from undrift.engine.processes.rendezvous import restarted
 from undrift.errors import UndriftError
 from undrift.config.experiment import Experiment
-from undrift.results.trial import Trial, read_trial, read_trials, write_whole
+from undrift.results.trial import Trial, read_trial, read_trials, write_atomic
 from undrift.runs.jobs import SEARCH, jobs, read_choice
 
 EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
@@ -117,8 +117,8 @@ def describe(
     """Write what is run and with what, before it is; of a `search`, how many cells."""
     again = f"# Repeat with: {_again(folder, search)}\n\n"
     head = again if again.count("\n") == 2 else ""  # a folder may have any name
-    write_whole(folder / EXPERIMENT, head + experiment.to_toml())
-    write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=1) + "\n")
+    write_atomic(folder / EXPERIMENT, head + experiment.to_toml())
+    write_atomic(folder / ENVIRONMENT, json.dumps(environment, indent=1) + "\n")
 
 
 def repeat(folder: Path) -> str:

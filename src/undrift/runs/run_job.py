@@ -19,7 +19,7 @@ from undrift.runs.folder import CHECKPOINTS, MODEL
 from undrift.runs.build import start
 from undrift.config.hyperparameters import hyper_parameters
 from undrift.results.record import Record
-from undrift.results.trial import Journal, Trial, read_trial, write_whole
+from undrift.results.trial import Journal, Trial, read_trial, write_atomic
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.runs.jobs import ALONE, Job
 from undrift.results.tracking import Tracker
@@ -78,7 +78,7 @@ def described(job: Job) -> Trial:
     )
 
 
-def carry_out(
+def run_job(
     job: Job, recorder: Recorder, watch: Watch, *, going_on: bool = False, **options: Any
 ) -> Trial:
     """Run one job; a divergence is its result, an interrupt ends it as stopped and is raised."""
@@ -182,7 +182,7 @@ class DriftLog:
 
     def _write(self) -> None:
         if self._path is not None:
-            write_whole(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
+            write_atomic(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
 
     def recent(self) -> dict[str, float]:
         """Means over the last ten rounds of what could be measured."""

@@ -16,7 +16,7 @@ from rich.markup import escape
 from undrift.engine.processes import elastic
 
 from undrift.report import terminal
-from undrift.runs.run_job import Recorder, carry_out, described
+from undrift.runs.run_job import Recorder, run_job, described
 from undrift.check import require
 from undrift.engine.processes.rendezvous import launched, restarted
 from undrift.engine.run import Run
@@ -37,7 +37,7 @@ from undrift.results.tracking import parse as parse_tracker
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunOptions:
     """How a command is to go about it, whatever the experiment is."""
 
     out: Path | None = None
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Conducted:
+class ExperimentResult:
     experiment: Experiment
     folder: Path
     trials: list[Trial]
@@ -88,8 +88,8 @@ class Searching(Protocol):
 
 
 def conduct(
-    experiment: Experiment, kind: str, asked: Asked, *, search: Searching | None = None
-) -> Conducted:
+    experiment: Experiment, kind: str, asked: RunOptions, *, search: Searching | None = None
+) -> ExperimentResult:
     """Run all jobs of an experiment into a folder, or those of a search; `kind` names it."""
     for text in asked.track:
         parse_tracker(text, Path())
@@ -132,7 +132,7 @@ def conduct(
     trials, stopped = _all(left, search, recorder, console, asked, going_on=going_on)
     done = {**ended, **{trial.name: trial for trial in trials}}
     trials = [done[job.name] for job in planned if job.name in done] if search is None else trials
-    return Conducted(experiment, folder, trials, head, stopped)
+    return ExperimentResult(experiment, folder, trials, head, stopped)
 
 
 def _ended(planned: Sequence[Job], recorder: Recorder) -> dict[str, Trial]:
@@ -151,7 +151,7 @@ def _ended(planned: Sequence[Job], recorder: Recorder) -> dict[str, Trial]:
     return found
 
 
-def _check(planned: Sequence[Job], asked: Asked) -> World:
+def _check(planned: Sequence[Job], asked: RunOptions) -> World:
     """Refuse what cannot be run, before the first round; the processes that are to run it."""
     seen: set[str] = set()
     world = World()
@@ -177,7 +177,7 @@ def _check(planned: Sequence[Job], asked: Asked) -> World:
     return world
 
 
-def _in_processes(folder: Path, experiment: Experiment, asked: Asked) -> None:
+def _in_processes(folder: Path, experiment: Experiment, asked: RunOptions) -> None:
     """Start this command again, in several processes, and end as they do."""
     engine = experiment.engine
     saves = engine.checkpoint_every > 0 or asked.kept.get("checkpoint") is not None
@@ -199,7 +199,7 @@ def _all(
     search: Searching | None,
     recorder: Recorder,
     console: Console,
-    asked: Asked,
+    asked: RunOptions,
     *,
     going_on: bool,
 ) -> tuple[list[Trial], bool]:
@@ -228,7 +228,7 @@ def _all(
             if launched():
                 options["processes"] = None
             try:
-                trial = carry_out(job, recorder, watch, going_on=going_on, **options)
+                trial = run_job(job, recorder, watch, going_on=going_on, **options)
             except KeyboardInterrupt:
                 left = recorder.earlier(job)
                 after = f" after round {left.records[-1].round}" if left and left.records else ""
@@ -247,7 +247,7 @@ def _going_on(search: Searching | None) -> str:
     return "run" if search is None else "sweep"
 
 
-def _announce(run: Run, console: Console, asked: Asked, *, several: bool) -> None:
+def _announce(run: Run, console: Console, asked: RunOptions, *, several: bool) -> None:
     """Say what begins: of a single run always, of many only if asked."""
     if several and not asked.verbose:
         return

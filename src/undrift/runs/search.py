@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from undrift.check import require
-from undrift.runs.runner import Asked, Conducted, conduct
+from undrift.runs.runner import RunOptions, ExperimentResult, conduct
 from undrift.engine.processes.rendezvous import launched
 from undrift.errors import UndriftError
 from undrift.config.experiment import Experiment, Range, Sweep
@@ -29,7 +29,7 @@ DIGITS = 4  # of a number drawn from a range, so that it can be read
 Axis = list[Cell] | tuple[str, Range]
 
 
-def searched(experiment: Experiment, count: int, asked: Asked) -> Conducted:
+def searched(experiment: Experiment, count: int, asked: RunOptions) -> ExperimentResult:
     """Run `count` cells for each method, into a folder as a sweep's."""
     require(count >= 1, "--search", "a number of cells >= 1", count)
     one = experiment.engine.processes == 1 and not launched()

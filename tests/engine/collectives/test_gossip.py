@@ -24,7 +24,7 @@ import undrift as ud
 from tests.support import bed, distance
 from undrift import topology, tree
 from undrift.data.availability import Spans
-from undrift.engine.execution.lockstep import take_turns
+from undrift.engine.execution.lockstep import run_lockstep
 from undrift.testing import finish, small_clients, small_net, start
 
 PROBLEM = bed(condition=2.5)  # fast to converge
@@ -955,7 +955,7 @@ def no_threads_left() -> Iterator[None]:
 def turns(functions: Sequence[Callable[..., Any]], meet: Callable[..., Any]) -> dict[int, Any]:
     ends: dict[int, Any] = {}
     with no_threads_left():
-        take_turns(functions, meet, ends.__setitem__)
+        run_lockstep(functions, meet, ends.__setitem__)
     return ends
 
 

@@ -14,8 +14,8 @@ from torch import nn
 
 import undrift as ud
 from undrift.engine.execution import batches, cohort, memory
-from undrift.engine.execution.lockstep import take_turns
-from undrift.engine.execution.threads import Stopped, side_by_side
+from undrift.engine.execution.lockstep import run_lockstep
+from undrift.engine.execution.threads import Stopped, ordered_thread_map
 from undrift.engine.tuning import calibrate, rules
 from undrift.engine.tuning.rules import Execution
 from undrift.engine.world import World
@@ -71,16 +71,16 @@ class TestSideBySide:
 
             return run
 
-        assert list(side_by_side([job(i) for i in range(9)], 3)) == list(range(9))
+        assert list(ordered_thread_map([job(i) for i in range(9)], 3)) == list(range(9))
 
     def test_as_many_run_at_a_time_as_there_are_threads(self) -> None:
         meeting = threading.Barrier(3, timeout=10)  # which breaks if fewer come
-        assert len(list(side_by_side([lambda stop: meeting.wait()] * 6, 3))) == 6
+        assert len(list(ordered_thread_map([lambda stop: meeting.wait()] * 6, 3))) == 6
 
     def test_few_results_wait_for_whoever_takes_them(self) -> None:
         begun = []
         jobs = ((lambda stop, i=i: begun.append(i)) for i in range(100))
-        results = side_by_side(jobs, 2)
+        results = ordered_thread_map(jobs, 2)
         next(results)
         assert len(begun) <= 4
         results.close()
@@ -100,14 +100,14 @@ class TestSideBySide:
             raise Stopped
 
         with pytest.raises(ValueError, match="first"):
-            list(side_by_side([fails, waits], 2))
+            list(ordered_thread_map([fails, waits], 2))
         assert stopped.is_set()
 
     def test_each_has_one_intra_op_thread_and_no_gradients(self) -> None:
         def seen(stop: threading.Event) -> tuple[int, bool]:
             return torch.get_num_threads(), torch.is_grad_enabled()
 
-        assert list(side_by_side([seen, seen], 2)) == [(1, False)] * 2
+        assert list(ordered_thread_map([seen, seen], 2)) == [(1, False)] * 2
 
 
 class TestTurns:
@@ -135,7 +135,7 @@ class TestTurns:
             assert not running
             return [sum(asked)] * len(asked)
 
-        take_turns([function(i) for i in range(6)], meet, results.__setitem__, at_once=2)
+        run_lockstep([function(i) for i in range(6)], meet, results.__setitem__, at_once=2)
         assert results == dict.fromkeys(range(6), 45)
         assert max(most) == 2
 
@@ -147,7 +147,7 @@ class TestTurns:
             return ask(1)
 
         with pytest.raises(ValueError, match="one of them"):
-            take_turns([asks, fails, asks], lambda asked: asked, lambda i, r: None, at_once=2)
+            run_lockstep([asks, fails, asks], lambda asked: asked, lambda i, r: None, at_once=2)
 
 
 class TestThreads:
@@ -209,7 +209,7 @@ class TestThreads:
 
     def test_convolutions_run_side_by_side_where_torch_has_threads(self, monkeypatch) -> None:
         assert start(threads=2).mode == "stacked", "so small that calling them is what costs"
-        monkeypatch.setattr(rules, "STEP_NUMBERS", 1)
+        monkeypatch.setattr(rules, "STEP_ELEMENTS", 1)
         assert start(threads=2).mode == "threads"
         assert start(threads=1).mode == "loop"
         assert (
@@ -218,7 +218,7 @@ class TestThreads:
 
     def test_several_processes_do_not_choose_it_by_themselves(self, monkeypatch) -> None:
         """They would not all have as many cores, and must all choose the same."""
-        monkeypatch.setattr(rules, "STEP_NUMBERS", 1)
+        monkeypatch.setattr(rules, "STEP_ELEMENTS", 1)
         seen = []
         monkeypatch.setattr(
             simulate_module, "enter", lambda *given: seen.append(1) or World(), raising=True
@@ -400,7 +400,7 @@ class TestCalibration:
         def broken(*given: object) -> None:
             raise RuntimeError("not on threads")
 
-        monkeypatch.setattr(cohort, "side_by_side", broken)
+        monkeypatch.setattr(cohort, "ordered_thread_map", broken)
         assert start(threads=2).mode != "threads"
 
 
@@ -510,7 +510,7 @@ class TestMemory:
         return calls
 
     def test_it_is_kept_for_big_vectors_while_a_round_is_played(self, told) -> None:
-        with memory.kept_memory(memory.LARGE_BYTES):
+        with memory.retain_freed_memory(memory.LARGE_BYTES):
             assert told == list(memory._KEPT)
         assert told[2:] == list(memory._USUAL)
 
@@ -519,17 +519,17 @@ class TestMemory:
         assert not told
 
     def test_the_last_of_several_runs_restores_it(self, told) -> None:
-        with memory.kept_memory(2**30), memory.kept_memory(2**30):
+        with memory.retain_freed_memory(2**30), memory.retain_freed_memory(2**30):
             told.clear()
         assert told == [*memory._KEPT, *memory._USUAL]
 
     def test_an_error_restores_it(self, told) -> None:
-        with pytest.raises(KeyError), memory.kept_memory(2**30):
+        with pytest.raises(KeyError), memory.retain_freed_memory(2**30):
             raise KeyError
         assert told[-3:] == list(memory._USUAL)
 
     def test_without_glibc_nothing_happens(self, monkeypatch) -> None:
         monkeypatch.setattr(memory, "_MALLOPT", None)
         monkeypatch.setattr(memory, "_MALLOC_TRIM", None)
-        with memory.kept_memory(2**30):
-            memory.give_back()
+        with memory.retain_freed_memory(2**30):
+            memory.trim_memory()

@@ -18,9 +18,9 @@ from undrift import keyed
 from undrift.comm.routes import Piece, Route
 from undrift.core import Merge, Vector
 from undrift.engine.collectives.inprocess import Traffic
-from undrift.engine.collectives.schedule import Blocks, Hop, Message, Part, itinerary
+from undrift.engine.collectives.schedule import Hop, Message, Part, RankBlocks, rank_schedule
 from undrift.engine.execution.cohort import finite_rows
-from undrift.engine.processes.transport import Arrived, Expected, Letter, Post
+from undrift.engine.processes.transport import Incoming, Outgoing, Received, Transport
 
 Draws = Callable[
     ..., np.random.Generator
@@ -28,7 +28,7 @@ Draws = Callable[
 
 
 def all_reduce(
-    post: Post,
+    post: Transport,
     mine: Mapping[int, Sequence[Vector]],
     how: Merge,
     route: Route,
@@ -40,16 +40,16 @@ def all_reduce(
 ) -> tuple[list[Vector], int | None]:
     """Reduce over all workers; every rank calls, with the vectors of its own workers.
 
-    `mine` maps each worker of this rank (`Blocks`; one a rank unless `workers` says more) to its
-    vectors, of the same shapes everywhere. They travel together and are reduced one by one, so that
-    the result does not depend on which go together; `draws[v](purpose, worker, start, ...)` makes
-    the generator of one operation on vector v. Returns the results and a worker whose vectors are
+    `mine` maps each worker of this rank (`RankBlocks`; one a rank unless `workers` says more) to
+    its vectors, of the same shapes everywhere. They travel together and are reduced one by one, so
+    that the result does not depend on which go together; `draws[v](purpose, worker, start, ...)`
+    makes the generator of one operation on vector v. Returns the results and a worker whose vectors are
     not finite, if there is one: all ranks learn the same of it.
     """
     workers = post.size if workers is None else workers
     like = next(iter(mine.values()))
     sizes = tuple(len(vector) for vector in like)
-    hops = itinerary(route, workers, sizes, post.size, post.rank)
+    hops = rank_schedule(route, workers, sizes, post.size, post.rank)
     bad = [worker for worker, own in mine.items() if not _finite(own)]
     # They need not be sendable, and the result of all is void.
     sendable = {
@@ -69,13 +69,13 @@ def all_reduce(
                 for part, data in zip(message.parts, datas, strict=True):
                     width = part.piece.stop - part.piece.start
                     traffic.carry(message.sender, message.receiver, len(data), width)
-            rank = Blocks(workers, post.size).owner(message.receiver)
+            rank = RankBlocks(workers, post.size).owner(message.receiver)
             if rank == post.rank:
                 here[message.sender, message.receiver] = datas
             else:
                 letters += _letters(rank, f"{label}, hop {number}", message, datas, hop, state)
         for message in hop.comes:
-            rank = Blocks(workers, post.size).owner(message.sender)
+            rank = RankBlocks(workers, post.size).owner(message.sender)
             if rank != post.rank:
                 expected += _expectations(rank, f"{label}, hop {number}", message, hop, state)
         transit = post.exchange(letters, expected, state.flag)
@@ -214,30 +214,30 @@ def _label(label: str, message: Message) -> str:
 
 def _letters(
     rank: int, label: str, message: Message, datas: list[Tensor], hop: Hop, state: _Reduction
-) -> list[Letter]:
+) -> list[Outgoing]:
     """One letter, or one for each part where lengths are not known beforehand."""
     label = _label(label, message)
     if any(_length(part, hop, state) is None for part in message.parts):
-        return [Letter(rank, label, data) for data in datas]
-    return [Letter(rank, label, datas[0] if len(datas) == 1 else torch.cat(datas))]
+        return [Outgoing(rank, label, data) for data in datas]
+    return [Outgoing(rank, label, datas[0] if len(datas) == 1 else torch.cat(datas))]
 
 
 def _expectations(
     rank: int, label: str, message: Message, hop: Hop, state: _Reduction
-) -> list[Expected]:
+) -> list[Incoming]:
     lengths = [_length(part, hop, state) for part in message.parts]
     label = _label(label, message)
     known = [length for length in lengths if length is not None]
     if len(known) < len(lengths):
-        return [Expected(rank, label, None) for _ in lengths]
-    return [Expected(rank, label, sum(known))]
+        return [Incoming(rank, label, None) for _ in lengths]
+    return [Incoming(rank, label, sum(known))]
 
 
 def _open(came: Any, message: Message, hop: Hop, state: _Reduction) -> list[Tensor]:
     """The parts of the next message that came, one after another."""
     lengths = [_length(part, hop, state) for part in message.parts]
     known = [length for length in lengths if length is not None]
-    arrived: list[Arrived] = [next(came) for _ in (lengths if len(known) < len(lengths) else [0])]
+    arrived: list[Received] = [next(came) for _ in (lengths if len(known) < len(lengths) else [0])]
     # Whoever is not finite reaches everybody with the pieces.
     state.flag = max(state.flag, *(each.flag for each in arrived))
     if len(arrived) == len(lengths):

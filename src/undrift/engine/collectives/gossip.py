@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from undrift.engine.collectives.inprocess import BLOCK, Rows, Traffic
-from undrift.engine.collectives.schedule import Blocks
-from undrift.engine.processes.transport import Expected, Letter, Post
+from undrift.engine.collectives.schedule import RankBlocks
+from undrift.engine.processes.transport import Incoming, Outgoing, Transport
 from undrift.topology import Topology
 
 
@@ -29,7 +29,7 @@ class _Neighbours(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _neighbours(topology: Topology, ranks: int, rank: int) -> _Neighbours:
-    blocks = Blocks(topology.size, ranks)
+    blocks = RankBlocks(topology.size, ranks)
     W = topology.W
     uses = [np.flatnonzero((W[list(blocks.of(r))] != 0).any(0)) for r in range(ranks)]
     own = blocks.of(rank)
@@ -52,22 +52,22 @@ def _neighbours(topology: Topology, ranks: int, rank: int) -> _Neighbours:
 
 
 def mix(
-    post: Post, topology: Topology, leaves: Sequence[Rows], *, label: str, traffic: Traffic
+    post: Transport, topology: Topology, leaves: Sequence[Rows], *, label: str, traffic: Traffic
 ) -> list[Rows]:
     """sum_j W_ij v_j for the nodes of this rank; a row goes once to each rank that needs it."""
     links = _neighbours(topology, post.size, post.rank)
-    own = Blocks(topology.size, post.size).of(post.rank)
+    own = RankBlocks(topology.size, post.size).of(post.rank)
     rows = [
         dict(zip(own, (row.reshape(-1) for some in parts for row in some), strict=True))
         for parts in leaves
     ]
     letters = [
-        Letter(rank, f"{label}, mix", torch.cat([_raw(held[j]) for held in rows for j in nodes]))
+        Outgoing(rank, f"{label}, mix", torch.cat([_raw(held[j]) for held in rows for j in nodes]))
         for rank, nodes in links.sends.items()
     ]
     width = sum(_raw(held[own[0]]).numel() for held in rows)
     expected = [
-        Expected(rank, f"{label}, mix", width * len(nodes)) for rank, nodes in links.comes.items()
+        Incoming(rank, f"{label}, mix", width * len(nodes)) for rank, nodes in links.comes.items()
     ]
     transit = post.exchange(letters, expected)
     senders, receivers = links.edges

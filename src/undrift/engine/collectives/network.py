@@ -17,7 +17,7 @@ from undrift.engine.collectives.inprocess import (
     require_floats,
     require_route,
 )
-from undrift.engine.collectives.schedule import itinerary
+from undrift.engine.collectives.schedule import rank_schedule
 from undrift.engine.execution.cohort import finite_rows
 from undrift.engine.processes.group import Processes
 from undrift.errors import DivergenceError
@@ -44,10 +44,10 @@ class WireExchange:
     def mix(self, leaves: Sequence[Rows]) -> list[Rows]:
         topology = require_floats(self.topology, leaves)
         for rows in leaves:
-            # Told at the end of the round: whoever is no neighbour could not know before.
+            # UploadObserver at the end of the round: whoever is no neighbour could not know before.
             self.bad.update(self._not_finite(rows))
         label, self.mixed = f"round {self.t + 1}, exchange {self.mixed}", self.mixed + 1
-        return gossip.mix(self.world.post, topology, leaves, label=label, traffic=self.traffic)
+        return gossip.mix(self.world.transport, topology, leaves, label=label, traffic=self.traffic)
 
     def reduce(self, rows: Rows, how: Merge) -> Vector:
         route = require_route(self.route)
@@ -60,7 +60,7 @@ class WireExchange:
         mine = dict(zip(self._nodes, ([vector] for vector in vectors), strict=True))
         label = f"round {self.t + 1}, all-reduce {call} by {how}"
         results, bad = allreduce.all_reduce(
-            self.world.post,
+            self.world.transport,
             mine,
             how,
             route,
@@ -75,7 +75,7 @@ class WireExchange:
 
     def _by_backend(self, vectors: list[Vector], how: Merge, route: Route) -> Vector:
         """In full precision the backend's own all-reduce does it, counted as the route would."""
-        for hop in itinerary(
+        for hop in rank_schedule(
             route, self.size, (len(vectors[0]),), self.world.size, self.world.rank
         ):
             for message in hop.sends:

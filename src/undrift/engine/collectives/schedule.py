@@ -17,7 +17,7 @@ from undrift.errors import UndriftError
 
 
 @dataclass(frozen=True)
-class Blocks:
+class RankBlocks:
     """Which workers live on which rank: consecutive ones, as even as can be, the larger first."""
 
     workers: int
@@ -58,12 +58,12 @@ class Hop(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def itinerary(
+def rank_schedule(
     route: Route, workers: int, sizes: tuple[int, ...], ranks: int, rank: int
 ) -> list[Hop]:
     """A route's schedule for vectors of these sizes, cut down to what one rank has to do."""
-    blocks = Blocks(workers, ranks)
-    course = _Course()
+    blocks = RankBlocks(workers, ranks)
+    progress = _Progress()
     hops = []
     for together in zip_longest(*(route.steps(workers, size) for size in sizes)):
         steps = [step for step in together if step is not None]
@@ -72,10 +72,10 @@ def itinerary(
                 f"Vectors of several sizes need a route with as many steps for each, got {route}; "
                 "use a ring, a torus or a tree."
             )
-        hops.append(_cut_down(steps, workers, blocks, rank, course))
+        hops.append(_cut_down(steps, workers, blocks, rank, progress))
     for worker in blocks.of(rank) if hops else ():
         for v, size in enumerate(sizes):
-            held = {p for w, u, p in course.complete if (w, u) == (worker, v)}
+            held = {p for w, u, p in progress.complete if (w, u) == (worker, v)}
             covered = sum(piece.stop - piece.start for piece in held)
             if covered != size:
                 raise UndriftError(
@@ -86,7 +86,7 @@ def itinerary(
 
 
 @dataclass
-class _Course:
+class _Progress:
     """How far a route has come, for (worker, vector, piece)."""
 
     counts: dict[tuple[int, int, Piece], int] = field(default_factory=dict)  # where not one
@@ -97,15 +97,15 @@ class _Course:
 def _cut_down(
     steps: list[Step],
     workers: int,
-    blocks: Blocks,
+    blocks: RankBlocks,
     rank: int,
-    course: _Course,
+    progress: _Progress,
 ) -> Hop:
     merging = steps[0].merging
     messages: dict[tuple[int, int], list[Part]] = {}
 
     def count(worker: int, v: int, piece: Piece) -> int:
-        return course.counts.get((worker, v, piece), 0 if worker == workers else 1)
+        return progress.counts.get((worker, v, piece), 0 if worker == workers else 1)
 
     alive = [
         (v, send)
@@ -118,18 +118,18 @@ def _cut_down(
         sender, receiver, piece = send
         before = count(receiver, v, piece)
         if merging:
-            if (sender, v, piece) in course.sent:
+            if (sender, v, piece) in progress.sent:
                 raise UndriftError(f"A route needs to send a share once, got {send} twice.")
-            course.sent.add((sender, v, piece))
-            course.counts[receiver, v, piece] = stands_for + before
+            progress.sent.add((sender, v, piece))
+            progress.counts[receiver, v, piece] = stands_for + before
         else:
             if stands_for != workers:
                 raise UndriftError(
                     f"A route needs to merge all {workers} workers before it copies, got "
                     f"{stands_for} in {piece}."
                 )
-            course.complete |= {(sender, v, piece), (receiver, v, piece)}
-            course.counts[receiver, v, piece] = workers
+            progress.complete |= {(sender, v, piece), (receiver, v, piece)}
+            progress.counts[receiver, v, piece] = workers
         if rank in (blocks.owner(sender), blocks.owner(receiver)):
             parts = messages.setdefault((sender, receiver), [])
             parts.append(Part(v, piece, stands_for, before))

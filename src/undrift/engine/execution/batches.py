@@ -15,7 +15,7 @@ from torch.func import vmap
 from undrift import keyed
 from undrift.core import Vector
 from undrift.engine.plan import Table
-from undrift.gradients.task import Batch, Places, slope
+from undrift.gradients.task import Batch, BatchIndices, slope
 
 if TYPE_CHECKING:
     from undrift.engine.execution.local import Group
@@ -53,7 +53,7 @@ class Minibatches:
     """A table's steps for one client of a group; `row` is its place in the stack."""
 
     def __init__(self, group: Group, row: Tensor, table: Table) -> None:
-        if group.task.oracle.one_shape and not group.stacked:
+        if group.task.oracle.pads_batches and not group.stacked:
             table = table.widened(group.planner.width)
         self.group, self.row, self.table = group, row, table
         self.places = table.index.transpose(0, 1)  # (steps, clients, width)
@@ -64,25 +64,25 @@ class Minibatches:
         if group.stacked and (table.padded or table.uneven):  # a client that is done has no sample
             counts = np.where(table.running, table.lengths, 0)
             self.counts = torch.tensor(counts, dtype=torch.int64, device=group.device)
-        if table.padded and (group.stacked or group.task.oracle.one_shape):
+        if table.padded and (group.stacked or group.task.oracle.pads_batches):
             width = np.arange(table.index.shape[2])
             valid = width[None, None, :] < table.lengths[:, :, None]
             self.valid = torch.tensor(valid, device=group.device).to(group.task.layout.dtype)
 
-    def at(self, k: int, keys: Keys) -> Alone | Stacked:
+    def at(self, k: int, keys: Keys) -> SingleBatch | StackedBatch:
         group, index, valid = self.group, self.places[k], self.valid
         if group.stacked:
             counts = None if self.counts is None else self.counts[:, k]
-            return Stacked(
+            return StackedBatch(
                 group, self.row, index, None if valid is None else valid[:, k], counts, keys
             )
         length = int(self.table.lengths[0, k])
         if valid is None or length == index.shape[1]:
-            return Alone(group, index[0, :length], None, keys)
-        return Alone(group, index[0], valid[0, k], keys)
+            return SingleBatch(group, index[0, :length], None, keys)
+        return SingleBatch(group, index[0], valid[0, k], keys)
 
 
-class Alone:
+class SingleBatch:
     """A minibatch of a client that runs by itself."""
 
     def __init__(self, group: Group, index: Tensor, valid: Tensor | None, keys: Keys) -> None:
@@ -98,7 +98,7 @@ class Alone:
         return slope(f, x)
 
 
-class Stacked:
+class StackedBatch:
     """Minibatches of a group under `vmap`, with a leading axis over its clients.
 
     They are gathered for all clients at once, if at all, and gradients are asked for all at once,
@@ -118,7 +118,7 @@ class Stacked:
         self._pool, self._index, self._keys = (group.inputs, group.targets), index, keys
         self._valid, self._counts = valid, counts
         self._mine: Batch | None = None
-        self._picks = self._task.oracle.spreads and self._task.prepare is None
+        self._picks = self._task.oracle.schedules_clients and self._task.prepare is None
         if not self._picks:
             _ = self._all  # gathered once, out here
 
@@ -161,12 +161,14 @@ class Stacked:
         return _functorch._add_batch_dim(g, 0, level)  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor) -> Tensor:
-        if self._task.oracle.spreads:
+        if self._task.oracle.schedules_clients:
             pool, index = self._pool, self._index
             if not self._picks:
                 pool = self._all.inputs.flatten(0, 1), self._all.targets.flatten(0, 1)
                 index = torch.arange(index.numel(), device=index.device).view(index.shape)
-            g = self._task.oracle.at(x, Places(*pool, index, self._counts, self._keys.dropout))
+            g = self._task.oracle.at(
+                x, BatchIndices(*pool, index, self._counts, self._keys.dropout)
+            )
             if g is not None:
                 return g
         return self._task.gradients(x, self._all)
@@ -195,7 +197,7 @@ class _Gradients(torch.autograd.Function):
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(x: Vector, row: Tensor, minibatch: Stacked) -> Vector:
+    def forward(x: Vector, row: Tensor, minibatch: StackedBatch) -> Vector:
         raise NotImplementedError("Stacked clients run under vmap.")
 
     @staticmethod
@@ -204,7 +206,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], x: Tensor, row: Tensor, minibatch: Stacked
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, row: Tensor, minibatch: StackedBatch
     ) -> tuple[Tensor, int]:
         return minibatch.gradients(_laid_out(x, in_dims[0], info.batch_size)), 0
 

@@ -26,7 +26,7 @@ from torch.func import vmap
 from undrift import tree
 from undrift.core import Loop, Vector
 from undrift.engine.execution.local import Group, LocalLoop, Meter, WatchedLoop
-from undrift.engine.execution.threads import side_by_side
+from undrift.engine.execution.threads import ordered_thread_map
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.world import World
 from undrift.gradients.task import Task
@@ -53,7 +53,9 @@ class Upload(NamedTuple):
 
 
 Tap = Callable[[Upload], None]
-Told = Callable[[int, float, Any, tuple[Vector, ...]], None]  # client, weight, upload, path
+UploadObserver = Callable[
+    [int, float, Any, tuple[Vector, ...]], None
+]  # client, weight, upload, path
 
 
 class Played(NamedTuple):
@@ -82,7 +84,7 @@ class Executor:
     def numbers(self, clients: int, activations: int) -> int:
         """How many numbers a step of so many clients works on, those of each sample being given."""
         together = min(self.chunk, clients)
-        return numbers_of_step(self.mode, together, self.task, self.planner.width * activations)
+        return elements_per_step(self.mode, together, self.task, self.planner.width * activations)
 
     def exchange(
         self,
@@ -92,7 +94,7 @@ class Executor:
         plan: Plan,
         state_of: Callable[[int], Any],
         meter: Meter,
-        told: Told | None = None,
+        told: UploadObserver | None = None,
     ) -> tuple[Any, dict[int, Any]]:
         """Every client of the plan calls; returns the weighted mean and the new client states.
 
@@ -146,7 +148,7 @@ class Executor:
             groups = list(plan.by_falling_work(mine))
         if self.mode != "loop" and self.threads > 1 and len(groups) > 1:
             jobs = (partial(self._borrowing, play, some, held(some)) for some in groups)
-            yield from side_by_side(jobs, self.threads)
+            yield from ordered_thread_map(jobs, self.threads)
             return
         for positions in groups:
             yield play(self.task, positions, held(positions))
@@ -245,13 +247,13 @@ class Executor:
         return vmap(unpack)(wires), [tree.row(states, i) for i in range(len(held))], paths
 
 
-def numbers_of_step(mode: Mode, together: int, task: Task, activations: int) -> int:
+def elements_per_step(mode: Mode, together: int, task: Task, activations: int) -> int:
     """That a step works on, which is worth intra-op threads if there are many.
 
     `together` clients are stacked, `activations` are those of a minibatch. None of them counts
     where clients are on threads or cores by themselves.
     """
-    if mode == "threads" or task.oracle.spreads:
+    if mode == "threads" or task.oracle.schedules_clients:
         return 0
     return (together if mode == "stacked" else 1) * (activations + task.layout.size)
 

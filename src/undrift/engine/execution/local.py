@@ -18,7 +18,7 @@ from undrift.engine.execution.batches import Keys, Minibatches
 from undrift.engine.execution.threads import Stopped
 from undrift.engine.plan import Plan, Planner, Table, minibatches, whole
 from undrift.engine.world import World
-from undrift.gradients.objective import DataObjective, Pooled, dress
+from undrift.gradients.objective import DataObjective, Pooled, instrument
 from undrift.gradients.task import Task
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class LocalLoop:
             # A client's own step number, so that the second pass does not repeat the masks.
             minibatch = batches.at(k, keys.at(first + k))
             data = DataObjective(group.task, minibatch, self.t, k)
-            new = step(carry, dress(group.task, data, group.counter(table, k)))
+            new = step(carry, instrument(group.task, data, group.counter(table, k)))
             carry = _where(k < self.count, new, carry) if uneven else new
         return carry
 
@@ -168,7 +168,7 @@ class LocalLoop:
             for counter in counters:
                 counter()
 
-        return dress(group.task, objective, count)
+        return instrument(group.task, objective, count)
 
     def draw(self, purpose: str, like: Tensor) -> Tensor:
         key = self._mine(self._group.keys(f"draw/{purpose}"))

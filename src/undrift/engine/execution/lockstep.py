@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from undrift.engine.execution.memory import give_back
+from undrift.engine.execution.memory import trim_memory
 from undrift.errors import UndriftError
 
 A = TypeVar("A")  # what is asked
@@ -82,7 +82,7 @@ class _Turn(threading.Thread, Generic[A, R]):
         self._back.release()
 
 
-def take_turns(
+def run_lockstep(
     functions: Sequence[Callable[[Callable[[A], Any]], R]],
     meet: Callable[[list[A]], Sequence[Any]],
     finished: Callable[[int, R], None],
@@ -104,7 +104,7 @@ def take_turns(
         if trim:
             # glibc keeps a heap for each thread, so what one node's activations have freed would
             # not serve the next node's, and memory would grow with the number of threads.
-            give_back()
+            trim_memory()
         if turn.error is not None:
             raise turn.error
         if turn.done:

@@ -34,7 +34,7 @@ _MALLOPT, _MALLOC_TRIM = _function("mallopt"), _function("malloc_trim")
 
 
 @contextmanager
-def kept_memory(nbytes: int) -> Iterator[None]:
+def retain_freed_memory(nbytes: int) -> Iterator[None]:
     """Freed memory stays with the process while steps make and free so many bytes."""
     if _MALLOPT is None or nbytes < LARGE_BYTES:
         yield
@@ -55,7 +55,7 @@ def _change(by: int) -> None:
             _MALLOPT(name, value)
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return freed memory to the system."""
     if _MALLOC_TRIM is not None:
         _MALLOC_TRIM(0)

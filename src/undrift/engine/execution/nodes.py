@@ -16,9 +16,9 @@ from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
 from undrift.engine.collectives.inprocess import Collective, Exchange, PeerComm
 from undrift.engine.collectives.network import WireExchange
-from undrift.engine.execution.cohort import Mode, finite_rows, numbers_of_step
+from undrift.engine.execution.cohort import Mode, elements_per_step, finite_rows
 from undrift.engine.execution.local import Group, LocalLoop, Meter
-from undrift.engine.execution.lockstep import take_turns
+from undrift.engine.execution.lockstep import run_lockstep
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.world import World
 from undrift.errors import UndriftError
@@ -47,7 +47,7 @@ class PeerExecutor:
     def numbers(self, nodes: int, activations: int) -> int:
         """How many numbers a step of so many nodes works on, those of each sample being given."""
         together = min(self.chunk, nodes)
-        return numbers_of_step(self.mode, together, self.task, self.planner.width * activations)
+        return elements_per_step(self.mode, together, self.task, self.planner.width * activations)
 
     def init(self, algorithm: Peer[Any], plan: Plan, x0: Vector, meter: Meter) -> Nodes:
         """Every node of this process at x0; `plan` has one step each, whose batch `init` sees."""
@@ -122,7 +122,7 @@ class PeerExecutor:
             for row, leaf in zip(tree.leaves(result), tree.leaves(new), strict=True):
                 leaf[bounds[i] : bounds[i + 1]] = row
 
-        take_turns(
+        run_lockstep(
             [function(i) for i in range(len(groups))],
             meet,
             finished,
@@ -138,7 +138,7 @@ class PeerExecutor:
     def _groups(self, plan: Plan) -> list[Group]:
         stacked = self.mode == "stacked"
         mine = np.array(self.world.nodes(len(plan.ids)), dtype=np.int64)
-        # Nodes that run at the same time need models of their own, see `take_turns`.
+        # Nodes that run at the same time need models of their own, see `run_lockstep`.
         while len(self._tasks) < self._at_once:
             copied = copy.deepcopy(self.task.model) if self._tasks else self.task.model
             self._tasks.append(replace(self.task, model=copied))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from undrift.core import Federated, Loop, Prelude, Vector
-from undrift.engine.execution.cohort import Executor, Tap, Told, Upload
+from undrift.engine.execution.cohort import Executor, Tap, Upload, UploadObserver
 from undrift.engine.execution.local import Meter
 from undrift.engine.plan import Plan
 
@@ -47,12 +47,12 @@ def play(
         )
         server = algorithm.hear(server, said, plan.cohort)
         down = algorithm.broadcast(server)
-    told = None if tap is None else _teller(tap, plan.t + 1, server.x)
+    told = None if tap is None else _observer(tap, plan.t + 1, server.x)
     mean, fresh = executor.exchange(local, algorithm.unpack, down, plan, state_of, meter, told)
     return algorithm.update(server, mean, plan.cohort), fresh
 
 
-def _teller(tap: Tap, round: int, x: Vector) -> Told:
+def _observer(tap: Tap, round: int, x: Vector) -> UploadObserver:
     def told(client: int, weight: float, upload: Any, path: tuple[Vector, ...]) -> None:
         start, y = path or (None, None)
         tap(Upload(round, client, weight, upload, x, start, y))

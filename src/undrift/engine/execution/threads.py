@@ -17,7 +17,7 @@ class Stopped(BaseException):
     """Unwinds a job whose result nobody wants any more."""
 
 
-def side_by_side(jobs: Iterable[Callable[[threading.Event], R]], threads: int) -> Iterator[R]:
+def ordered_thread_map(jobs: Iterable[Callable[[threading.Event], R]], threads: int) -> Iterator[R]:
     """The results in the order of the jobs, at most `threads` of which run at a time.
 
     A job is given an event; when it is set, it should raise `Stopped`. Few results are waiting at

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 
 from undrift import tree
-from undrift.engine.processes.transport import LostError, Post, plain_words
+from undrift.engine.processes.transport import LostError, Transport, plain_words
 from undrift.engine.world import DifferentError, TogetherError, World
 from undrift.errors import WorkerError
 
@@ -37,7 +37,7 @@ class Processes(World):
     def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self._timeout = rank, size, timeout
         self._store, self.open = store, True
-        self.post = Post()
+        self.transport = Transport()
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         own = torch.tensor(list(numbers), dtype=torch.int64)
@@ -87,7 +87,7 @@ class Processes(World):
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
                 shared = tensor.detach().clone().contiguous()
-                source = self.post.peer(0)
+                source = self.transport.peer(0)
                 self._call(dist.broadcast, shared, source)
                 tensor.copy_(shared)
 
@@ -106,7 +106,7 @@ class Processes(World):
             )
 
     @contextmanager
-    def speaking(self) -> Iterator[None]:
+    def failure_scope(self) -> Iterator[None]:
         try:
             yield
         except LostError as error:
@@ -122,7 +122,7 @@ class Processes(World):
         if not self.open:
             raise WorkerError("This process has left the others; start the run again.", ranks=[])
         try:
-            collective(*arguments, **options, group=self.post.group)
+            collective(*arguments, **options, group=self.transport.group)
         except RuntimeError as error:
             raise self._explain(error) from error
 
@@ -176,7 +176,7 @@ class Processes(World):
     def _disconnect(self) -> None:
         if self.open:
             self.open = False
-            self.post.close()  # a group that is still held keeps its connections
+            self.transport.close()  # a group that is still held keeps its connections
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):
                 dist.destroy_process_group()
 

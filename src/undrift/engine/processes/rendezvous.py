@@ -64,7 +64,7 @@ def joined() -> bool:
     return _joined is not None
 
 
-def speaking(function: Callable[P, R]) -> Callable[P, R]:
+def propagate_failure(function: Callable[P, R]) -> Callable[P, R]:
     """A function that may fail on one process alone, after it has joined others: they are told."""
 
     @wraps(function)
@@ -74,7 +74,7 @@ def speaking(function: Callable[P, R]) -> Callable[P, R]:
         except BaseException as error:
             if _joined is None or not _joined.open:
                 raise
-            with _joined.speaking():
+            with _joined.failure_scope():
                 raise error
 
     return telling

@@ -23,19 +23,19 @@ from undrift.errors import UndriftError, WorkerError
 HEADER = 24  # bytes in front of every message
 
 
-class Letter(NamedTuple):
+class Outgoing(NamedTuple):
     rank: int  # to whom
     label: str
     data: Tensor  # uint8
 
 
-class Expected(NamedTuple):
+class Incoming(NamedTuple):
     rank: int  # from whom
     label: str
     nbytes: int | None  # None: the header tells
 
 
-class Arrived(NamedTuple):
+class Received(NamedTuple):
     data: Tensor  # uint8
     flag: int
 
@@ -55,7 +55,7 @@ class _Operation(NamedTuple):
     tag: int  # tells messages between the same two apart, whatever the order they are waited for
 
 
-class Post:
+class Transport:
     """One process's way to the others of a group."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -73,10 +73,10 @@ class Post:
         return self._held
 
     def exchange(
-        self, letters: Sequence[Letter], expected: Sequence[Expected], flag: int = 0
-    ) -> Transit:
+        self, letters: Sequence[Outgoing], expected: Sequence[Incoming], flag: int = 0
+    ) -> Exchange:
         """Send and receive; returns at once, while the messages are under way."""
-        return Transit(self, letters, expected, flag)
+        return Exchange(self, letters, expected, flag)
 
     def close(self) -> None:
         """Hold the group no longer, so that its connections can close."""
@@ -87,11 +87,11 @@ class Post:
         return dist.get_global_rank(self.group, rank)
 
 
-class Transit:
+class Exchange:
     """Messages under way; `wait` ends when all have come and gone."""
 
     def __init__(
-        self, post: Post, letters: Sequence[Letter], expected: Sequence[Expected], flag: int
+        self, post: Transport, letters: Sequence[Outgoing], expected: Sequence[Incoming], flag: int
     ) -> None:
         self._post, self._expected = post, expected
         self._headers = [torch.empty(3, dtype=torch.int64) for _ in expected]
@@ -125,7 +125,7 @@ class Transit:
         works = self._start([*first, *rest])
         self._first, self._rest = works[: len(first)], works[len(first) :]
 
-    def wait(self) -> list[Arrived]:
+    def wait(self) -> list[Received]:
         # Only the headers that tell a length: a send may not end before its receiver asks for it,
         # and two that waited for each other's sends would wait for ever.
         _finish(self._first)
@@ -140,7 +140,7 @@ class Transit:
         for i, came in enumerate(self._payloads):
             if came is None or self._length(i) != len(came):
                 raise self._misled(i)
-            arrived.append(Arrived(came, int(self._headers[i][2])))
+            arrived.append(Received(came, int(self._headers[i][2])))
         return arrived
 
     def _length(self, i: int) -> int:

@@ -35,8 +35,8 @@ HERE = "127.0.0.1"
 START = 120.0  # seconds that a process may take to start
 UNGUARDED = 77  # exit code of a child that found itself running the caller's script again
 
-_staff: _Staff | None = None  # of the run that was started last
-_inherited: World | None = None  # in a child: the world it was started for
+_pool: WorkerPool | None = None  # of the run that was started last
+_worker_world: World | None = None  # in a child: the world it was started for
 
 
 def threads_for(processes: int) -> int:
@@ -46,11 +46,11 @@ def threads_for(processes: int) -> int:
 
 def enter(simulate: Simulate, arguments: Mapping[str, Any]) -> World:
     """The processes that share a run: torchrun's, some that are started now, or this one alone."""
-    global _staff
+    global _pool
     processes, timeout = arguments["processes"], arguments["timeout"]
-    if _inherited is not None:
-        return _inherited
-    if launched() and not (_staff is not None and _staff.busy):
+    if _worker_world is not None:
+        return _worker_world
+    if launched() and not (_pool is not None and _pool.running):
         world = join(timeout)
         fits = processes in (None, world.size)
         remedy = "leave processes out under torchrun"
@@ -60,25 +60,25 @@ def enter(simulate: Simulate, arguments: Mapping[str, Any]) -> World:
         return World()
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(UNGUARDED)  # a child in which the caller's script runs again
-    if _staff is not None:
-        _staff.dismiss()
-    _staff = _Staff(processes)
+    if _pool is not None:
+        _pool.stop()
+    _pool = WorkerPool(processes)
     try:
-        return _staff.hire(simulate, arguments, timeout)
+        return _pool.start(simulate, arguments, timeout)
     except BaseException:
-        _staff.dismiss()
+        _pool.stop()
         raise
 
 
 def follow(run: Run) -> Run:
     """The run, led by this process if it has started others for it."""
-    if _staff is not None and run.world is _staff.world:
-        run.lead(_staff.tell, _staff.dismiss)
-        weakref.finalize(run, _staff.dismiss)
+    if _pool is not None and run.world is _pool.world:
+        run.lead(_pool.tell, _pool.stop)
+        weakref.finalize(run, _pool.stop)
     return run
 
 
-class _Staff:
+class WorkerPool:
     """The processes besides this one."""
 
     def __init__(self, processes: int) -> None:
@@ -89,10 +89,10 @@ class _Staff:
         self._threads = torch.get_num_threads()
 
     @property
-    def busy(self) -> bool:
+    def running(self) -> bool:
         return bool(self._processes)
 
-    def hire(self, simulate: Simulate, arguments: Mapping[str, Any], timeout: float) -> World:
+    def start(self, simulate: Simulate, arguments: Mapping[str, Any], timeout: float) -> World:
         """Start the others and meet them."""
         main = getattr(sys.modules["__main__"], "__file__", None)
         importable = main is None or Path(main).exists()
@@ -148,7 +148,7 @@ class _Staff:
             with contextlib.suppress(OSError):  # it is gone, which the round will tell
                 pipe.send(what)
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """Let them go; safe to call again."""
         if not self._processes:
             return
@@ -176,14 +176,14 @@ def _work(
     arguments: dict[str, Any],
 ) -> None:
     """A child: join, build the same run, and do with it what rank 0 does."""
-    global _inherited
+    global _worker_world
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop
     torch.set_num_threads(threads_for(size))
     try:
         limit = timedelta(seconds=max(timeout, START))
         store = TCPStore(HERE, port, size, is_master=False, timeout=limit)
         patience = max(timeout, START)
-        _inherited = meet(PrefixStore("undrift", store), rank, size, timeout, patience)
+        _worker_world = meet(PrefixStore("undrift", store), rank, size, timeout, patience)
         run = simulate(**arguments)
         run.lead(lambda what: None, lambda: None)
         duties: dict[str, Callable[[], object]] = {

@@ -33,7 +33,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Asked otherwise, torch would import its compiler, which takes seconds."""
+        """RunOptions otherwise, torch would import its compiler, which takes seconds."""
         return False
 
     def __torch_dispatch__(

@@ -34,11 +34,11 @@ from undrift.topology import complete
 STACKED_PARAMETERS = 200_000  # above this a step is bound by arithmetic, not by overhead
 STACKED_BYTES = 2**29  # vectors and activations of one chunk
 STACKED_PEER_BYTES = 2**27  # likewise; the states of all peers are in memory besides
-STACK_NUMBERS = 1_250_000  # that a step of one stack works on
-STEP_NUMBERS = 100_000  # activations whose arithmetic costs about as much as calling a step
-SHARED_NUMBERS = 200_000  # activations of a step that are worth a second thread
-THREADED_NUMBERS = 5_000_000  # activations of a step up to which several clients' fit in memory
-LARGE_NUMBERS = 2_000_000  # activations of a step whose memory is worth giving back
+STACK_ELEMENTS = 1_250_000  # that a step of one stack works on
+STEP_ELEMENTS = 100_000  # activations whose arithmetic costs about as much as calling a step
+SHARED_ELEMENTS = 200_000  # activations of a step that are worth a second thread
+THREADED_ELEMENTS = 5_000_000  # activations of a step up to which several clients' fit in memory
+LARGE_ELEMENTS = 2_000_000  # activations of a step whose memory is worth giving back
 WIDE_CHANNELS = 32  # from here on convolutions are faster with channels innermost
 
 
@@ -91,9 +91,9 @@ def choose(
     if mode == "stacked":
         return [execution("stacked", "asked for")]
 
-    small = "clients share a call" if task.oracle.spreads else "a small model"
+    small = "clients share a call" if task.oracle.schedules_clients else "a small model"
     possible = [] if obstacle else [execution("stacked", small)]
-    if min(several, cohort) > 1 and facts.randomness != "other" and numbers <= THREADED_NUMBERS:
+    if min(several, cohort) > 1 and facts.randomness != "other" and numbers <= THREADED_ELEMENTS:
         possible.append(execution("threads", f"{several} clients fit side by side"))
     possible.append(execution("loop", obstacle or "clients one after the other"))
     return possible
@@ -108,10 +108,10 @@ def _no_use(task: Task, clients: int, numbers: int) -> str:
         return "there is one client"
     if task.layout.size > STACKED_PARAMETERS:
         return f"{task.layout.size} parameters are too many to stack"
-    if task.oracle.spreads:
+    if task.oracle.schedules_clients:
         return ""
     convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in task.model.modules())
-    if convolves and numbers > STEP_NUMBERS:  # a stack of them is a convolution in groups
+    if convolves and numbers > STEP_ELEMENTS:  # a stack of them is a convolution in groups
         return "convolutions of this size gain nothing from stacking"
     return ""
 
@@ -125,7 +125,7 @@ def _wide(model: nn.Module) -> bool:
 
 def chunk_for(facts: Facts, task: Task, planner: Planner, budget: int = STACKED_BYTES) -> int:
     """Clients a chunk may hold: a few vectors each, and forward and backward activations."""
-    activations = 0 if task.oracle.spreads else 3 * planner.width * facts.activations
+    activations = 0 if task.oracle.schedules_clients else 3 * planner.width * facts.activations
     numbers = 8 * task.layout.size + planner.width * planner.clients.inputs[0].numel() + activations
     return max(1, budget // (numbers * task.layout.dtype.itemsize))
 
@@ -137,28 +137,28 @@ def stack_for(facts: Facts, task: Task, planner: Planner) -> int:
     threads, so neither do the results.
     """
     inputs = planner.clients.inputs[0].numel()
-    activations = 0 if task.oracle.spreads else facts.activations
+    activations = 0 if task.oracle.schedules_clients else facts.activations
     numbers = task.layout.size + planner.width * (activations + inputs)
-    return max(8, STACK_NUMBERS // numbers)
+    return max(8, STACK_ELEMENTS // numbers)
 
 
 def row_cost(facts: Facts, planner: Planner) -> float:
     """What a client's row in a stacked step costs, that of the step itself being 1."""
-    return planner.width * facts.activations / STEP_NUMBERS
+    return planner.width * facts.activations / STEP_ELEMENTS
 
 
 def worth_trimming(facts: Facts, planner: Planner) -> bool:
     """Whether what a step frees is worth being given back to the system."""
-    return planner.width * facts.activations >= LARGE_NUMBERS
+    return planner.width * facts.activations >= LARGE_ELEMENTS
 
 
 @contextmanager
-def fitting_threads(numbers: int) -> Iterator[None]:
+def intra_op_threads(numbers: int) -> Iterator[None]:
     """One intra-op thread while a step is too small to share: waiting would cost more than work.
 
     Results do not depend on it beyond float rounding; the caller's setting comes back after.
     """
-    if numbers >= SHARED_NUMBERS:
+    if numbers >= SHARED_ELEMENTS:
         yield
         return
     before = torch.get_num_threads()
@@ -210,7 +210,7 @@ def trial_with_server(
             about = how.mode, how.chunk, row_cost(facts, planner)
             made[how] = Executor(laid, planner, pool, *about, threads=how.threads)
         executor, size = made[how], len(plan.ids)
-        with torch.no_grad(), fitting_threads(executor.numbers(size, facts.activations)):
+        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
             return play(now, executor, plan, now.init(x0), {}, x0, Meter(size))
 
     return trial
@@ -235,7 +235,7 @@ def trial_of_peers(
         executor, size = made[how], len(plan.ids)
         one = replace(plan, counts=np.ones(size, dtype=np.int64))
         exchange = Exchange(size, complete(size), Ring(), 0, 0, Traffic(size))
-        with torch.no_grad(), fitting_threads(executor.numbers(size, facts.activations)):
+        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
             nodes = executor.init(now, one, x0, Meter(size))
             return executor.play(now, plan, nodes, exchange, Meter(size))
 

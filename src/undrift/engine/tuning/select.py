@@ -23,7 +23,7 @@ from undrift.engine.tuning.rules import (
     Trial,
     choose,
     chunk_for,
-    fitting_threads,
+    intra_op_threads,
     stack_for,
     trial_of_peers,
     trial_with_server,
@@ -43,7 +43,7 @@ Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ExecutionOptions:
     """What was asked for; None and "auto" leave it to the engine."""
 
     mode: Literal["auto"] | Mode
@@ -53,7 +53,7 @@ class Wishes:
     compile: bool
     kernels: KernelWish
 
-    def following(self, manner: Mapping[str, Any] | None) -> Wishes:
+    def following(self, manner: Mapping[str, Any] | None) -> ExecutionOptions:
         """As a run that goes on was begun, so that it gives the same bits."""
         if not manner:
             return self
@@ -68,7 +68,7 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Arrangement:
+class ExecutionChoice:
     task: Task  # with the oracle and the layout of images
     how: Execution
     gradients: str  # who makes them, for a reader
@@ -79,7 +79,7 @@ class Arrangement:
 
 
 @dataclass(frozen=True)
-class Load:
+class Workload:
     """A run, as far as it matters here."""
 
     algorithm: Algorithm
@@ -111,7 +111,9 @@ class Load:
         return Batch(task.prepared(inputs[some]), targets[some], None, key)
 
 
-def arrange(load: Load, task: Task, wishes: Wishes, begun: Mapping[str, Any] | None) -> Arrangement:
+def choose_execution(
+    load: Workload, task: Task, wishes: ExecutionOptions, begun: Mapping[str, Any] | None
+) -> ExecutionChoice:
     """`begun` is how a run that goes on was executed."""
     if wishes.compile:
         expected = "a loss that is the mean over the samples of a minibatch"
@@ -138,10 +140,10 @@ def arrange(load: Load, task: Task, wishes: Wishes, begun: Mapping[str, Any] | N
     innermost = innermost and how.mode != "stacked"  # which vmap does not know
     if compiled:
         task, gradients = replace(task, oracle=Compiled()), "torch.compile"
-    return Arrangement(replace(task, channels_last=innermost), how, gradients)
+    return ExecutionChoice(replace(task, channels_last=innermost), how, gradients)
 
 
-def _chunk(load: Load, task: Task, wishes: Wishes) -> int:
+def _chunk(load: Workload, task: Task, wishes: ExecutionOptions) -> int:
     if wishes.chunk_size is not None:
         return wishes.chunk_size
     peers = isinstance(load.algorithm, Peer)
@@ -150,13 +152,13 @@ def _chunk(load: Load, task: Task, wishes: Wishes) -> int:
     return chunk if peers else min(chunk, stack_for(load.facts, task, load.planner))
 
 
-def _cohort(load: Load) -> int:
+def _cohort(load: Workload) -> int:
     rounds = range(min(load.rounds, 3))
     return max((len(load.planner.plan(t).ids) for t in rounds), default=0)
 
 
 def _kernels(
-    load: Load, task: Task, wishes: Wishes, asked_for: KernelWish
+    load: Workload, task: Task, wishes: ExecutionOptions, asked_for: KernelWish
 ) -> tuple[Kernels | None, str]:
     """A kernel for the model if there is one and it pays, and a word on it."""
     if not wishes.kernels:
@@ -168,7 +170,7 @@ def _kernels(
         if wishes.kernels is True and load.seconds(chain.products) < KERNEL_SECONDS:
             return None, "torch (too short a run to compile a kernel for)"
         kernels = build(task, chain, threads)
-        with fitting_threads(0):
+        with intra_op_threads(0):
             kernels.gain = measure(kernels, task, sample)
         if not _uses(load, replace(task, oracle=kernels), kernels):
             raise UnsupportedError(f"{_name(load.algorithm)} adds to the loss")
@@ -182,7 +184,7 @@ def _kernels(
     return kernels, f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
 
 
-def _uses(load: Load, task: Task, kernels: Kernels) -> bool:
+def _uses(load: Workload, task: Task, kernels: Kernels) -> bool:
     """Whether the method asks for plain gradients, seen on a step of two clients."""
     before = kernels.calls
     clients = len(load.planner.clients)

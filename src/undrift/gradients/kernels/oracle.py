@@ -17,7 +17,7 @@ from undrift.gradients.kernels.builder import library
 from undrift.gradients.kernels.emitter import emit
 from undrift.gradients.kernels.layers import Chain
 from undrift.gradients.kernels.reader import UnsupportedError
-from undrift.gradients.task import Batch, Oracle, Places, Task
+from undrift.gradients.task import Batch, BatchIndices, Oracle, Task
 
 CLOSE = 1e-3  # of torch's gradient, in norm, that a kernel may be away from it
 TURNS = 10  # of the two in a measurement, fewer if they are slow
@@ -46,8 +46,8 @@ class Kernels:
 
     _pool: Tensor | None = field(default=None, init=False, repr=False)  # that is known to fit
 
-    one_shape = False
-    spreads = True
+    pads_batches = False
+    schedules_clients = True
 
     def on(self, threads: int) -> Kernels:
         return replace(self, threads=threads)
@@ -66,7 +66,7 @@ class Kernels:
         rows = (Batch(*row) for row in zip(*map(_rows_of(len(x)), batch), strict=True))
         return torch.stack([self.otherwise.one(task, *each) for each in zip(x, rows, strict=True)])
 
-    def at(self, x: Tensor, places: Places) -> Tensor | None:
+    def at(self, x: Tensor, places: BatchIndices) -> Tensor | None:
         pool = places.inputs, places.targets
         if self._pool is not places.inputs:  # which is the same at every step of a run
             ready = all(tensor.is_contiguous() for tensor in pool)
