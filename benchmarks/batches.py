@@ -76,7 +76,7 @@ class Case:
             batch_size=BATCH,
             participation=self.clients,
             rounds=ENDLESS,
-            evaluate_every=ENDLESS,
+            evaluation=ud.EvaluationOptions(every=ENDLESS),
             mode=self.mode,  # type: ignore[arg-type]
         )
         for _ in run:

@@ -22,7 +22,8 @@ from torch import nn
 import undrift as ud
 from undrift.testing import small_clients, small_net
 
-PINNED = {"kernels": False, "threads": 1, "channels_last": False}
+PINNED = {"kernels": False, "execution": ud.ExecutionOptions(threads=1, channels_last=False)}
+INNERMOST = ud.ExecutionOptions(threads=1, channels_last=True)
 ROUNDS = 3
 WORK = ud.Steps([3, 5, 2, 6])
 
@@ -120,7 +121,7 @@ def cases() -> Iterator[tuple[str, Callable[[], str]]]:
                 f"{cls.__name__} kernel {mode}", cls(lr=0.05), mode=mode, kernels="require", **net
             )
         yield case(
-            f"{cls.__name__} cnn innermost", cls(lr=0.05), mode="loop", channels_last=True, **net
+            f"{cls.__name__} cnn innermost", cls(lr=0.05), mode="loop", execution=INNERMOST, **net
         )
 
 

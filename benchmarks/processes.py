@@ -71,7 +71,7 @@ class Case:
             work=ud.Steps(self.steps),
             batch_size=self.batch,
             rounds=ENDLESS,
-            evaluate_every=ENDLESS,
+            evaluation=ud.EvaluationOptions(every=ENDLESS),
             mode=self.mode,  # type: ignore[arg-type]
         )
 

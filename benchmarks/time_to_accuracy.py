@@ -52,7 +52,7 @@ def train(name: str, settings: dict[str, Any], target: float, rounds: int) -> di
         work=ud.Steps(1),
         batch_size=BATCH,
         rounds=rounds,
-        evaluate_every=EVERY,
+        evaluation=ud.EvaluationOptions(every=EVERY),
         seed=0,
     )
     start = time.perf_counter()

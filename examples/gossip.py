@@ -24,7 +24,7 @@ for topology in (links, DroppedLinks(links, p=0.3)):  # the second loses 30 % of
             work=ud.Steps(10),  # gossip once, then nine steps alone
             batch_size=20,
             rounds=60,
-            evaluate_every=20,
+            evaluation=ud.EvaluationOptions(every=20),
             seed=0,
         )
         *_, record = run

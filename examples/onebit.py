@@ -26,7 +26,7 @@ for name, algorithm in methods.items():
         work=ud.Steps(1),
         batch_size=40,
         rounds=100,
-        evaluate_every=100,
+        evaluation=ud.EvaluationOptions(every=100),
         seed=0,
     )
     *_, record = run

@@ -49,7 +49,7 @@ def train(model: nn.Module, clients: ud.Clients, lr: float) -> ud.Record:
         work=ud.Epochs(2),
         batch_size=20,
         rounds=12,
-        evaluate_every=4,
+        evaluation=ud.EvaluationOptions(every=4),
         seed=0,
     )
     for record in run:

@@ -29,7 +29,7 @@ run = ud.simulate(
     work=ud.Steps(1),
     batch_size=40,
     rounds=50,
-    evaluate_every=50,
+    evaluation=ud.EvaluationOptions(every=50),
     seed=0,
 )
 *_, record = run

@@ -50,7 +50,7 @@ def on_quadratics(
         loss=problem.loss,
         work=ud.Steps(work) if isinstance(work, int | Sequence) else work,
         rounds=rounds,
-        evaluate_every=max(1, rounds),
+        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
         **options,
     )
     for _ in run:
@@ -71,7 +71,7 @@ def on_net(algorithm: Any, *, mode: str, rounds: int = 4, **options: Any) -> ud.
         loss=nn.functional.cross_entropy,
         rounds=rounds,
         mode=mode,  # type: ignore[arg-type]
-        evaluate_every=max(1, rounds),
+        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
         **options,
     )
     for _ in run:

@@ -14,7 +14,6 @@ others once a round. Links are Erdos-Renyi graphs of p = 0.5, all-reduces go aro
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import statistics
 import sys
@@ -83,7 +82,7 @@ def compared(name: str, methods: Sequence[str], given: argparse.Namespace) -> di
     reference = base(methods[0])
     some = workload.cohort * (1 if issubclass(METHODS[reference], ud.Peer) else COHORTS)
     clients = clients_of(str(path), some if workload.cohort < 100 else None)
-    switches = {"compile": True} if given.compile else {}
+    switches = {"execution": ud.ExecutionOptions(compile=given.compile)}
     runs: dict[str, ud.Run] = {}
     found: dict[str, Any] = {}
     for method in dict.fromkeys((reference, *methods)):
@@ -198,8 +197,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="instead of benchmarks/results/methods-<date>")
     parser.add_argument("--write", type=Path, help="a page with the two markers to put it between")
     given = parser.parse_args(arguments)
-    if given.compile and "compile" not in inspect.signature(ud.simulate).parameters:
-        parser.error("undrift.simulate has no argument 'compile'")
     if min(given.rounds, given.together) < 1 or given.warm_up < 0:
         parser.error("--rounds and --together need to be at least 1, --warm-up at least 0")
     return given

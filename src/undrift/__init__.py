@@ -115,6 +115,15 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
         WithReplacement as WithReplacement,
     )
     from undrift.engine.run import Run as Run
+    from undrift.engine.settings import (
+        EvaluationOptions as EvaluationOptions,
+    )
+    from undrift.engine.settings import (
+        ExecutionOptions as ExecutionOptions,
+    )
+    from undrift.engine.settings import (
+        ExecutionRecord as ExecutionRecord,
+    )
     from undrift.engine.simulate import simulate as simulate
     from undrift.errors import (
         CheckpointError as CheckpointError,
@@ -178,6 +187,7 @@ _MODULES = {  # module: the names that are taken from it
     "engine.execution.cohort": "Upload",
     "engine.participation": "Bernoulli Cohorts FixedSize WithReplacement",
     "engine.run": "Run",
+    "engine.settings": "EvaluationOptions ExecutionOptions ExecutionRecord",
     "engine.simulate": "simulate",
     "errors": "CheckpointError DataError DivergenceError UndriftError WorkerError",
     "models.layout": "group_norm",

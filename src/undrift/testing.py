@@ -24,6 +24,7 @@ from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data import Clients, Steps
 from undrift.engine.execution.cohort import Upload
 from undrift.engine.run import Run
+from undrift.engine.settings import EvaluationOptions, ExecutionOptions
 from undrift.engine.simulate import simulate
 from undrift.optim.schedules import Schedule
 from undrift.topology import ring
@@ -67,7 +68,7 @@ def start(algorithm: Algorithm, **options: Any) -> Run:
         "batch_size": 4,
         "rounds": ROUNDS,
         "mode": "loop",
-        "evaluate_every": ROUNDS,
+        "evaluation": EvaluationOptions(every=ROUNDS),
         "seed": 3,
     }
     model = options.pop("model", None) or small_net(dtype=dtype)
@@ -131,7 +132,8 @@ def check_stacked_equals_loop(algorithm: Algorithm) -> None:
 
 def check_threads_equal_loop(algorithm: Algorithm) -> None:
     """Clients side by side and one at a time give the same, bit by bit."""
-    alone, beside = start(algorithm), start(algorithm, mode="threads", threads=3)
+    threaded = {"mode": "threads", "execution": ExecutionOptions(threads=3)}
+    alone, beside = start(algorithm), start(algorithm, **threaded)
     finish(alone)
     finish(beside)
     assert sorted(alone.client_states) == sorted(beside.client_states), "other clients have states"

@@ -71,7 +71,7 @@ def begin(
         work=ud.Steps(k),
         rounds=rounds,
         weighting=w,
-        evaluate_every=max(1, rounds),
+        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
         mode=options.pop("mode", "loop"),
         **options,
     )

@@ -52,7 +52,7 @@ def on_images(algorithm: Any, model: nn.Module, rounds: int = 1, **options: Any)
         loss=cross_entropy,
         work=ud.Steps(1),
         rounds=rounds,
-        evaluate_every=100,
+        evaluation=ud.EvaluationOptions(every=100),
         mode="loop",
         **options,
     )

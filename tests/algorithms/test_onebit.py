@@ -50,7 +50,12 @@ modes = pytest.mark.parametrize("mode", ["loop", "stacked"])
 
 def begin(algorithm: Any, problem: ud.data.Quadratics = PROBLEM, **options: Any) -> ud.Run:
     """A run on quadratics before its first round, one local step unless told otherwise."""
-    options = {"work": ud.Steps(1), "rounds": 8, "evaluate_every": 100, **options}
+    options = {
+        "work": ud.Steps(1),
+        "rounds": 8,
+        "evaluation": ud.EvaluationOptions(every=100),
+        **options,
+    }
     return ud.simulate(algorithm, problem.model(), problem.clients, loss=problem.loss, **options)
 
 
@@ -78,7 +83,12 @@ def constant(algorithm: Any, rows: Tensor, **options: Any) -> ud.Run:
     """Worker m has the gradient rows[m] everywhere, or that times its factor."""
     factors = options.pop("factors", torch.ones(len(rows))).to(rows.dtype)
     clients = ud.Clients([(row[None], f[None]) for row, f in zip(rows, factors, strict=True)])
-    settings = {"work": ud.Steps(1), "rounds": 1, "evaluate_every": 10**6, "mode": "stacked"}
+    settings = {
+        "work": ud.Steps(1),
+        "rounds": 1,
+        "evaluation": ud.EvaluationOptions(every=10**6),
+        "mode": "stacked",
+    }
     settings["loss"] = lambda outputs, targets: (outputs * targets).mean()
     return ud.simulate(algorithm, Linear(rows.shape[1], rows.dtype), clients, **settings | options)
 
@@ -533,7 +543,13 @@ def test_consensus_is_exactly_zero(algorithm):
 def test_stacked_loop_and_groups_agree(algorithm):
     loop = on_net(algorithm, mode="loop", work=ud.Steps(2), rounds=3)
     for chunk in (3, 4):
-        stacked = on_net(algorithm, mode="stacked", chunk_size=chunk, work=ud.Steps(2), rounds=3)
+        stacked = on_net(
+            algorithm,
+            mode="stacked",
+            execution=ud.ExecutionOptions(chunk_size=chunk),
+            work=ud.Steps(2),
+            rounds=3,
+        )
         for a, b in zip(tree.leaves(loop.state), tree.leaves(stacked.state), strict=True):
             assert distance(a, b) < 1e-12
         assert loop.totals.bytes_up == stacked.totals.bytes_up
@@ -640,7 +656,13 @@ def floor(algorithm: Any, workers: int, *, burn_in: int = 100, rounds: int = 250
             workers, dim=32, samples=64, heterogeneity=0.0, condition=2.0, noise=1.0, seed=seed
         )
         options = {"batch_size": 4, "allreduce": "tree", "mode": "stacked", "seed": seed}
-        run = begin(algorithm, problem, rounds=rounds, evaluate_every=rounds, **options)
+        run = begin(
+            algorithm,
+            problem,
+            rounds=rounds,
+            evaluation=ud.EvaluationOptions(every=rounds),
+            **options,
+        )
         errors += [float(run.mean.square().sum()) for r in run if r.round > burn_in]
     return sum(errors) / len(errors)
 

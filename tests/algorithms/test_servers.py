@@ -310,7 +310,7 @@ def begin(algorithm: Any, *, rounds: int, w: Sequence[float] = UNEQUAL, **option
         loss=problem.loss,
         rounds=rounds,
         weighting=w,
-        evaluate_every=max(1, rounds),
+        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
         **options,
     )
 

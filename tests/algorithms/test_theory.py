@@ -52,7 +52,7 @@ def begin(
         work=ud.Steps(k),
         rounds=rounds,
         weighting=w,
-        evaluate_every=max(1, rounds),
+        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
         **options,
     )
     run.state = run.state._replace(**{"x": START, **(server or {})})

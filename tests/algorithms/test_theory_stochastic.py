@@ -34,7 +34,7 @@ def floor(algorithm: Any, m: int, *, of: int, seeds: Sequence[int], rounds: int)
             batch_size=4,
             participation=m,
             rounds=rounds,
-            evaluate_every=rounds,
+            evaluation=ud.EvaluationOptions(every=rounds),
             seed=seed,
         )
         errors += [float(run.x.square().sum()) for record in run if record.round > BURN_IN]

@@ -52,7 +52,9 @@ def tapped(method: Any, mode: str, **options: Any) -> list[ud.Upload]:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_tap_sees_the_local_models_of_fedavg(mode: str) -> None:
     seen: list[ud.Upload] = []
-    run = testing.start(ud.FedAvg(lr=0.1), mode=mode, chunk_size=2, tap=seen.append)
+    run = testing.start(
+        ud.FedAvg(lr=0.1), mode=mode, execution=ud.ExecutionOptions(chunk_size=2), tap=seen.append
+    )
     x = run.x
     for record in run:
         uploads = [up for up in seen if up.round == record.round]
@@ -69,7 +71,10 @@ def test_a_tap_sees_the_local_models_of_fedavg(mode: str) -> None:
 
 @EVERY
 def test_every_method_shows_its_local_models_alike_in_both_modes(method: Any) -> None:
-    loop, stacked = (tapped(method, mode, rounds=1, chunk_size=2) for mode in MODES)
+    loop, stacked = (
+        tapped(method, mode, rounds=1, execution=ud.ExecutionOptions(chunk_size=2))
+        for mode in MODES
+    )
     assert len(loop) == len(stacked) == 3
     for one, other in zip(loop, stacked, strict=True):
         assert (one.round, one.client) == (other.round, other.client)
@@ -534,7 +539,7 @@ def test_surface_of_a_run() -> None:
 
 
 def test_loss_on_given_data_sees_all_of_it_in_batches() -> None:
-    run = testing.start(ud.FedAvg(lr=0.1), rounds=0, evaluation_batch=3)
+    run = testing.start(ud.FedAvg(lr=0.1), rounds=0, evaluation=ud.EvaluationOptions(batch_size=3))
     inputs, targets = testing.small_clients()[2]
     expected = plain_loss(run, inputs, targets)
     assert loss_of(run, (inputs, targets))(run.x) == pytest.approx(expected, rel=1e-12)
@@ -544,7 +549,9 @@ def test_a_loss_that_is_no_mean_sees_all_of_given_data_at_once() -> None:
     def worst(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, reduction="none").amax()
 
-    run = testing.start(ud.FedAvg(lr=0.1), rounds=0, evaluation_batch=3, loss=worst)
+    run = testing.start(
+        ud.FedAvg(lr=0.1), rounds=0, evaluation=ud.EvaluationOptions(batch_size=3), loss=worst
+    )
     inputs, targets = testing.small_clients()[2]
     with torch.no_grad():
         expected = float(worst(run.model.eval()(inputs), targets))

@@ -29,7 +29,7 @@ def start(algorithm: Any, law: Any, rounds: int, **options: Any) -> tuple[ud.Run
         loss=problem.loss,
         work=ud.Steps([3, 5, 2, 4, 6]),
         rounds=rounds,
-        evaluate_every=rounds,
+        evaluation=ud.EvaluationOptions(every=rounds),
         **options,
     )
     return run, problem

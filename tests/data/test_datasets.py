@@ -492,7 +492,8 @@ def test_fashion_mnist_by_one_word_each() -> None:
     with warnings.catch_warnings():
         run = ud.simulate(
             ud.FedaGrac(lr=0.05), model, data.split(parts), loss=nn.functional.cross_entropy,
-            work=ud.GaussianSteps(8, 4), batch_size=20, rounds=5, evaluate_every=5,
+            work=ud.GaussianSteps(8, 4), batch_size=20, rounds=5,
+            evaluation=ud.EvaluationOptions(every=5),
         )  # fmt: skip
         *_, last = run
     assert last.accuracy is not None

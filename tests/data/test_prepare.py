@@ -140,7 +140,7 @@ def test_augmentation_is_the_same_in_every_mode(method: str) -> None:
     """Bytes, ragged batches and unequal work; FedLin also sees its whole local data."""
     algorithm = getattr(ud, method)(lr=0.1)
     loop, stacked = train(AUGMENTED, "loop", algorithm), train(AUGMENTED, "stacked", algorithm)
-    few = train(AUGMENTED, "stacked", algorithm, chunk_size=3)
+    few = train(AUGMENTED, "stacked", algorithm, execution=ud.ExecutionOptions(chunk_size=3))
     assert torch.allclose(loop.x, stacked.x, atol=1e-12)
     assert torch.allclose(loop.x, few.x, atol=1e-12)
 

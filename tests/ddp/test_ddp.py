@@ -91,7 +91,7 @@ def test_one_parameter_takes_the_simulators_path(job, name):
         allreduce=settings.get("allreduce", "ring"),
         work=ud.Steps(1),
         rounds=STEPS,
-        evaluate_every=100,
+        evaluation=ud.EvaluationOptions(every=100),
         seed=settings.get("seed", 0),
     )
     path = torch.stack([simulated.mean.clone() for _ in simulated])

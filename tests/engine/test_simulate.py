@@ -39,7 +39,7 @@ def calls_per_round(algorithm: Any, clients: int, **options: Any) -> int:
         clients=testing.small_clients((9,) * clients),
         work=ud.Steps(5),
         participation=1.0,
-        evaluate_every=100,
+        evaluation=ud.EvaluationOptions(every=100),
         **options,
     )
     next(run)
@@ -50,9 +50,27 @@ def calls_per_round(algorithm: Any, clients: int, **options: Any) -> int:
 
 def test_stacked_model_calls_do_not_grow_with_the_chunk() -> None:
     for clients in (2, 8, 32):
-        assert calls_per_round(ud.FedAvg(lr=0.1), clients, mode="stacked", chunk_size=32) == 5
-    assert calls_per_round(ud.FedSpeed(lr=0.1), 32, mode="stacked", chunk_size=32) == 10
-    assert calls_per_round(ud.FedAvg(lr=0.1), 32, mode="stacked", chunk_size=8) == 4 * 5
+        assert (
+            calls_per_round(
+                ud.FedAvg(lr=0.1),
+                clients,
+                mode="stacked",
+                execution=ud.ExecutionOptions(chunk_size=32),
+            )
+            == 5
+        )
+    assert (
+        calls_per_round(
+            ud.FedSpeed(lr=0.1), 32, mode="stacked", execution=ud.ExecutionOptions(chunk_size=32)
+        )
+        == 10
+    )
+    assert (
+        calls_per_round(
+            ud.FedAvg(lr=0.1), 32, mode="stacked", execution=ud.ExecutionOptions(chunk_size=8)
+        )
+        == 4 * 5
+    )
     assert calls_per_round(ud.FedAvg(lr=0.1), 32, mode="loop") == 32 * 5
 
 
@@ -64,8 +82,8 @@ def test_stacking_sorts_clients_by_work() -> None:
         work=ud.Steps([9, 2, 9, 2]),
         participation=1.0,
         mode="stacked",
-        chunk_size=2,
-        evaluate_every=100,
+        execution=ud.ExecutionOptions(chunk_size=2),
+        evaluation=ud.EvaluationOptions(every=100),
     )
     next(run)
     before = CountingNet.calls
@@ -393,7 +411,7 @@ def test_divergence_names_client_and_round_and_keeps_the_last_good_state(mode: s
         participation=cohorts,
         mode=mode,
         work=ud.Steps(2),
-        evaluate_every=100,
+        evaluation=ud.EvaluationOptions(every=100),
     )
     next(run), next(run)
     state, states = run.state, dict(run.client_states)
@@ -421,7 +439,9 @@ torch.set_num_threads(1)
 model = nn.Linear(1000, 1000)
 pairs = [(torch.randn(2, 1000), torch.zeros(2, dtype=torch.int64))] * {clients}
 run = ud.simulate(ud.FedAvg(lr=0.1), model, ud.Clients(pairs), loss=nn.functional.cross_entropy,
-                  work=ud.Steps(1), rounds=2, mode="{mode}", chunk_size=4, evaluate_every=2)
+                  work=ud.Steps(1), rounds=2, mode="{mode}",
+                  execution=ud.ExecutionOptions(chunk_size=4),
+                  evaluation=ud.EvaluationOptions(every=2))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 list(run)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -461,7 +481,10 @@ def test_evaluation_is_batched_and_without_dropout() -> None:
     test = data[2]
     clients = ud.Clients([data[i] for i in range(4)], test=test)
     runs = [
-        testing.start(ud.FedAvg(lr=0.1), clients=clients, evaluation_batch=size) for size in (3, 50)
+        testing.start(
+            ud.FedAvg(lr=0.1), clients=clients, evaluation=ud.EvaluationOptions(batch_size=size)
+        )
+        for size in (3, 50)
     ]
     scores = [list(run)[-1] for run in runs]
     model = runs[0].model.eval()
@@ -526,7 +549,7 @@ def test_hopeless_bernoulli_takes_one_client_instead_of_hanging() -> None:
 
 
 def test_small_steps_run_on_one_thread_and_the_setting_comes_back() -> None:
-    from undrift.engine.tuning.rules import SHARED_ELEMENTS, intra_op_threads
+    from undrift.engine.execution.threads import SHARED_ELEMENTS, intra_op_threads
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -571,7 +594,10 @@ def test_a_loss_that_is_no_mean_over_samples_is_never_padded(loss: Any) -> None:
     assert "not a mean over samples" in run.why
     scores = {
         testing.start(
-            ud.FedAvg(lr=0.1), clients=ud.Clients(pairs), loss=loss, evaluation_batch=size
+            ud.FedAvg(lr=0.1),
+            clients=ud.Clients(pairs),
+            loss=loss,
+            evaluation=ud.EvaluationOptions(batch_size=size),
         ).evaluate()[0]
         for size in (3, 1000)
     }
@@ -592,7 +618,9 @@ def test_a_part_in_eval_mode_stays_so_and_a_whole_model_in_eval_mode_is_trained(
     dry, wet = testing.small_net(dropout=0.0), testing.small_net(dropout=0.5)
     loaded = testing.small_net(dropout=0.5).eval()
     ends = [
-        testing.finish(testing.start(ud.FedAvg(lr=0.1), model=model, evaluate_every=1))
+        testing.finish(
+            testing.start(ud.FedAvg(lr=0.1), model=model, evaluation=ud.EvaluationOptions(every=1))
+        )
         for model in (still, dry, wet, loaded)
     ]
     assert distance(ends[0], ends[1]) < 1e-15

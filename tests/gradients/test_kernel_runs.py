@@ -53,9 +53,9 @@ class TestMethods:
     @pytest.mark.parametrize("algorithm", EVERY, ids=lambda given: type(given).__name__)
     def test_every_method_goes_as_with_torch(self, algorithm: Any) -> None:
         run = small(algorithm, mode="stacked")
-        assert run.kernels
+        assert run.execution.kernels
         by_torch = small(algorithm, kernels=False)
-        assert not by_torch.kernels
+        assert not by_torch.execution.kernels
         rounds = 1 if isinstance(algorithm, SIGNS) else 4
         for _ in range(rounds):
             next(run), next(by_torch)
@@ -72,10 +72,16 @@ class TestMethods:
         """FedAvg and the like have no sum whose order depends on the mode: they agree to the bit
         but for the mean over clients."""
         alone = finish(small(algorithm, mode="loop"))
-        assert torch.equal(finish(small(algorithm, mode="threads", threads=3)), alone)
-        stacked = finish(small(algorithm, mode="stacked", threads=1))
+        assert torch.equal(
+            finish(small(algorithm, mode="threads", execution=ud.ExecutionOptions(threads=3))),
+            alone,
+        )
+        stacked = finish(small(algorithm, mode="stacked", execution=ud.ExecutionOptions(threads=1)))
         assert apart(stacked, alone) < 1e-6
-        assert torch.equal(finish(small(algorithm, mode="stacked", threads=4)), stacked)
+        assert torch.equal(
+            finish(small(algorithm, mode="stacked", execution=ud.ExecutionOptions(threads=4))),
+            stacked,
+        )
 
     def test_fedprox_without_its_term_is_fedavg_to_the_bit(self) -> None:
         one, other = small(ud.FedProx(lr=0.1, mu=0.0)), small(ud.FedAvg(lr=0.1))
@@ -97,12 +103,12 @@ class TestMethods:
 class TestChoice:
     def test_a_short_run_is_not_worth_it(self) -> None:
         run = small(kernels=True)
-        assert not run.kernels
+        assert not run.execution.kernels
         assert run.gradients == "torch (too short a run to compile a kernel for)"
 
     def test_a_long_run_is(self) -> None:
         run = small(kernels=True, rounds=10**6, mode="auto")
-        assert run.kernels
+        assert run.execution.kernels
         assert run.mode == "stacked"
         assert "a compiled kernel, " in run.gradients
 
@@ -135,7 +141,7 @@ class TestChoice:
         with torch.no_grad():
             net[0].weight.copy_(2 * torch.eye(3, 6))
         run = small(model=net, clients=clients, work=ud.Steps(1), participation=2)
-        assert run.kernels
+        assert run.execution.kernels
 
     def test_what_never_reaches_the_kernel_is_told(self) -> None:
         clients = ud.Clients([(torch.randn(4, 6), torch.ones(4, 3, dtype=torch.int64))] * 2)
@@ -166,13 +172,13 @@ class TestChoice:
         half = small(rounds=3, checkpoint=tmp_path / "a")
         finish(half)
         rest = small(rounds=6, kernels=True, resume=tmp_path / "a")
-        assert rest.kernels  # though so short a run would not begin with one
-        assert not small(rounds=6, kernels=False, resume=tmp_path / "a").kernels
+        assert rest.execution.kernels  # though so short a run would not begin with one
+        assert not small(rounds=6, kernels=False, resume=tmp_path / "a").execution.kernels
         assert torch.equal(finish(rest), whole)
         finish(small(rounds=3, kernels=False, checkpoint=tmp_path / "b"))
         monkeypatch.setattr(select, "KERNEL_SECONDS", 0.0)
         rest = small(rounds=6, kernels=True, resume=tmp_path / "b")
-        assert not rest.kernels
+        assert not rest.execution.kernels
         assert rest.gradients == "torch (as it was begun)"
 
     @pytest.mark.parametrize("kernels", ["always", "require", False])
@@ -206,7 +212,7 @@ class TestChoice:
             "from undrift.testing import start\n"
             "run = start(ud.FedAvg(lr=0.1), dtype=torch.float32, kernels='always')\n"
             "for record in run: pass\n"
-            "print(f'{run.kernels} {run.gradients}\\n', end='')\n"  # in one piece
+            "print(f'{run.execution.kernels} {run.gradients}\\n', end='')\n"  # in one piece
         )
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         ran = subprocess.run(
@@ -278,7 +284,7 @@ class TestBuilder:
     ) -> None:
         monkeypatch.setenv("CXX", compiler)
         run = small(kernels=True, rounds=10**6)
-        assert not run.kernels
+        assert not run.execution.kernels
         assert run.gradients.startswith("torch (no kernel: ")
         with pytest.raises(ValueError, match=said):
             small()
@@ -322,7 +328,7 @@ class TestBuilder:
         assert sorted(p.suffix for p in self.folder.iterdir()) == [".json", ".so"]
 
     def test_a_forked_child_has_workers_of_its_own(self) -> None:
-        run = small(mode="stacked", threads=2, rounds=3)
+        run = small(mode="stacked", execution=ud.ExecutionOptions(threads=2), rounds=3)
         next(run)
         child = os.fork()
         if child == 0:

@@ -65,7 +65,9 @@ def runs() -> dict[str, Callable[[], ud.Run]]:
     """Every method in every setting of its family, by name."""
 
     def start(algorithm: Any, setting: str) -> ud.Run:
-        return testing.start(algorithm, rounds=4, evaluate_every=2, **SETTINGS[setting])
+        return testing.start(
+            algorithm, rounds=4, evaluation=ud.EvaluationOptions(every=2), **SETTINGS[setting]
+        )
 
     return {
         f"{name} | {setting}": lambda a=algorithm, s=setting: start(a, s)
@@ -251,7 +253,13 @@ def sent_by_marsit(world: Any) -> dict[str, int]:
     net = nn.Linear(6, 3, bias=False).double()
     with torch.no_grad():
         net.weight.zero_()
-    run = testing.start(ud.Marsit(lr=0.1), model=net, clients=clients, rounds=2, evaluate_every=2)
+    run = testing.start(
+        ud.Marsit(lr=0.1),
+        model=net,
+        clients=clients,
+        rounds=2,
+        evaluation=ud.EvaluationOptions(every=2),
+    )
     before = world.transport.sent
     next(run)
     sent = int(world.gather([world.transport.sent - before]).sum())

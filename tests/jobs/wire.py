@@ -118,7 +118,11 @@ def out_of_step(post: Transport) -> str:
 
 def gradient_norm() -> list[float | None]:
     """Of the mean model, which processes compute together."""
-    options = {"gradient_norm": True, "weight_decay": 0.3, "rounds": 2, "evaluate_every": 1}
+    options = {
+        "evaluation": ud.EvaluationOptions(gradient_norm=True, every=1),
+        "weight_decay": 0.3,
+        "rounds": 2,
+    }
     return [record.gradient_norm for record in testing.start(ud.DSGD(lr=0.1), **options)]
 
 

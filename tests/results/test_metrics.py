@@ -236,7 +236,7 @@ def test_stationarity_of_a_run_is_that_of_its_models() -> None:
         work=ud.Steps(1),
         batch_size=None,
         rounds=3,
-        gradient_norm=True,
+        evaluation=ud.EvaluationOptions(gradient_norm=True),
     )
     *_, record = run
     mean = run.x.mean(0)
@@ -247,7 +247,7 @@ def test_stationarity_of_a_run_is_that_of_its_models() -> None:
 
 
 def test_metrics_of_a_run_that_is_evaluated_every_other_round() -> None:
-    run = start(ud.FedAvg(lr=0.1), rounds=5, evaluate_every=2)
+    run = start(ud.FedAvg(lr=0.1), rounds=5, evaluation=ud.EvaluationOptions(every=2))
     done = list(run)
     assert curve(done).rounds == (2, 4, 5)
     assert cumulative(done, "gradients")[-1] == run.totals.gradients

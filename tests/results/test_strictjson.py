@@ -168,11 +168,16 @@ def test_a_checkpoint_brings_back_what_is_not_a_number(tmp_path: Path) -> None:
         clients={},
         totals=Totals(),
         record=record(1, NAN),
-        experiment={"method": "FedAvg"},
+        settings={"method": "FedAvg"},
     )
     store.write(tmp_path, snapshot)
     kept = store.read(
-        tmp_path, 1, snapshot.experiment, lambda x0: ((x0,), ()), Record, torch.device("cpu")
+        tmp_path,
+        1,
+        settings=snapshot.settings,
+        templates=lambda x0: ((x0,), ()),
+        record_type=Record,
+        device=torch.device("cpu"),
     )
     assert kept.record is not None
     assert math.isnan(kept.record.loss or 0)

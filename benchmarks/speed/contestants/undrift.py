@@ -22,7 +22,7 @@ ENDLESS_OF_PEERS = 10**3  # each of which is planned in advance
 OPTIONS = {"cnn2": {"dropout": 0.0}, "resnet18-gn": {"stem": 3}}
 SWITCHES: dict[str, dict[str, Any]] = {  # arguments of simulate
     "torch": {"kernels": False},
-    "compile": {"kernels": False, "compile": True},
+    "compile": {"kernels": False, "execution": ud.ExecutionOptions(compile=True)},
 }
 
 
@@ -46,7 +46,8 @@ def simulation(
     if method is None:
         method = (ud.NetFleet if workload.net == "netfleet-cnn" else ud.FedAvg)(lr=workload.lr)
     peers = isinstance(method, ud.Peer)
-    settings: dict[str, Any] = {"node_accuracy": False} if peers else {}
+    settings: dict[str, Any] = {}
+    evaluation = ud.EvaluationOptions(every=ENDLESS, node_accuracy=not peers)
     if not peers:
         settings["participation"] = workload.cohort
     elif not isinstance(method, ud.AllReduce):
@@ -59,7 +60,7 @@ def simulation(
         work=ud.Steps(workload.steps),
         batch_size=workload.batch,
         rounds=ENDLESS_OF_PEERS if peers else ENDLESS,
-        evaluate_every=ENDLESS,
+        evaluation=evaluation,
         **settings,
         **switches,
     )

@@ -7,7 +7,7 @@ beside e_1 (Gram-Schmidt), so that distances in the picture are those between th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from torch import Tensor
 from undrift.check import is_whole, require, require_nonnegative
 from undrift.core import Vector
 from undrift.data.clients import Clients, Pair
-from undrift.engine.evaluate import evaluate
 from undrift.engine.run import Run
 from undrift.errors import UndriftError
 
@@ -89,11 +88,9 @@ def loss_of(run: Run, data: Pair | None = None) -> Callable[[Vector], float]:
     Samples are given as the run's clients hold them; they are prepared alike.
     """
     if data is None:
-        return lambda x: run._evaluate(x, alone=True).loss
-    whole, everybody = Clients([data]), np.ones(1)
-    # A loss that is not a mean over samples must see all of them at once.
-    batch = run._course.evaluation_batch if run._course.facts.separable else len(data[1])
-    return lambda x: evaluate(run._task, x, whole, everybody, batch).loss
+        return lambda x: run.score(x, alone=True).loss
+    evaluator = replace(run.evaluator(alone=True), clients=Clients([data]), population=np.ones(1))
+    return lambda x: evaluator.score(x).loss
 
 
 def plot_surface(surface: Surface, path: str | Path, title: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,46 +18,69 @@ from undrift.gradients.task import Task
 
 
 class Score(NamedTuple):
+    """Holds what an evaluation found."""
+
     loss: float
     accuracy: float | None  # None when the targets are not class labels
 
 
-def evaluate(
-    task: Task,
-    x: Vector,
-    clients: Clients,
-    population: Floats,
-    batch: int,
-    world: World = World(),
-    *,
-    trained: bool = False,
-) -> Score:
-    """On the test set; without one, or if `trained`, on the training data as the loss weighs it.
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates vectors of parameters on the data of a run, in batches; processes share them."""
 
-    Processes share the batches; the sum is over all of them in order, whoever had which.
-    """
-    weighted: Iterator[tuple[float, Pair]] = (
-        (float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0
-    )
-    if clients.test is not None and not trained:
-        weighted = iter([(1.0, clients.test)])
-    with _evaluating(task), torch.no_grad():
-        scored = [
-            _score(task, x, weight * share, inputs, targets, number % world.size == world.rank)
-            for number, (weight, share, inputs, targets) in enumerate(
-                (weight, *slice_) for weight, pair in weighted for slice_ in _slices(pair, batch)
-            )
-        ]
-    losses, rights, unlabelled = world.sum(torch.tensor(scored, dtype=torch.float64)).T.tolist()
-    return Score(sum(losses), None if any(unlabelled) else sum(rights))
+    task: Task
+    clients: Clients
+    population: Floats
+    batch: int
+    world: World = World()
+
+    def score(self, x: Vector, *, on_training_data: bool = False) -> Score:
+        """Return loss and accuracy on the test set.
+
+        Without a test set, or `on_training_data`, they are those of the training data as the
+        objective weighs it. The sum is over all batches in order, whichever process had which.
+        """
+        world, clients, population = self.world, self.clients, self.population
+        weighted: Iterator[tuple[float, Pair]] = (
+            (float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0
+        )
+        if clients.test is not None and not on_training_data:
+            weighted = iter([(1.0, clients.test)])
+        batches = (
+            (weight * share, inputs, targets)
+            for weight, pair in weighted
+            for share, inputs, targets in _slices(pair, self.batch)
+        )
+        with _evaluating(self.task), torch.no_grad():
+            scores = [
+                _score(self.task, x, *batch) if number % world.size == world.rank else _NOT_HERE
+                for number, batch in enumerate(batches)
+            ]
+        sums = world.sum(torch.tensor(scores, dtype=torch.float64))
+        losses, accuracies, unlabelled = sums.T.tolist()
+        return Score(sum(losses), None if any(unlabelled) else sum(accuracies))
+
+    def gradient(self, x: Vector) -> Vector:
+        """Return the gradient at x of sum_i w_i F_i over all training data, without dropout."""
+        task, total = self.task, torch.zeros_like(x)
+        with _evaluating(task), torch.enable_grad():
+            for i in self.world.nodes(len(self.clients)):
+                for share, inputs, targets in _slices(self.clients[i], self.batch):
+                    leaf = x.detach().requires_grad_()
+                    outputs = task.forward(leaf, task.prepared(inputs))
+                    loss = task.loss(outputs, task.cast(targets))
+                    gradient = torch.autograd.grad(loss, leaf)[0]
+                    total = total + self.population[i] * share * gradient
+        return self.world.sum(total) + task.weight_decay * x
+
+
+_NOT_HERE = (0.0, 0.0, 0.0)  # the score of a batch that another process evaluates
 
 
 def _score(
-    task: Task, x: Vector, weight: float, inputs: Tensor, targets: Tensor, mine: bool
+    task: Task, x: Vector, weight: float, inputs: Tensor, targets: Tensor
 ) -> tuple[float, float, float]:
-    """Weighted loss and accuracy of a batch, and whether its targets are no class labels."""
-    if not mine:
-        return 0.0, 0.0, 0.0
+    """Return weighted loss and accuracy of a batch, and whether its targets are no labels."""
     inputs, targets = task.prepared(inputs), task.cast(targets)
     outputs = task.forward(x, inputs)
     loss = weight * float(task.loss(outputs, targets))
@@ -67,7 +91,7 @@ def _score(
 
 @contextmanager
 def _evaluating(task: Task) -> Iterator[None]:
-    """The model in eval mode; afterwards every part is as it was."""
+    """Put the model into eval mode; afterwards every part is as it was."""
     modes = [(module, module.training) for module in task.model.modules()]
     task.model.eval()
     try:
@@ -78,28 +102,8 @@ def _evaluating(task: Task) -> Iterator[None]:
 
 
 def _slices(pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
-    """Each with its share of the samples."""
+    """Yield batches, each behind its share of the samples."""
     inputs, targets = pair
     for start in range(0, len(targets), batch):
         some = slice(start, start + batch)
         yield len(targets[some]) / len(targets), inputs[some], targets[some]
-
-
-def gradient(
-    task: Task,
-    x: Vector,
-    clients: Clients,
-    population: Floats,
-    batch: int,
-    world: World = World(),
-) -> Vector:
-    """Gradient at x of sum_i w_i F_i over all training data, without dropout."""
-    total = torch.zeros_like(x)
-    with _evaluating(task), torch.enable_grad():
-        for i in world.nodes(len(clients)):
-            for share, inputs, targets in _slices(clients[i], batch):
-                leaf = x.detach().requires_grad_()
-                outputs = task.forward(leaf, task.prepared(inputs))
-                loss = task.loss(outputs, task.cast(targets))
-                total = total + population[i] * share * torch.autograd.grad(loss, leaf)[0]
-    return world.sum(total) + task.weight_decay * x

@@ -13,23 +13,24 @@ from undrift.engine.execution.cohort import Executor, Tap
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.round import play
 from undrift.engine.plan import Plan
-from undrift.engine.run import Run, RunSettings
+from undrift.engine.run import Run
+from undrift.engine.settings import RunSettings
 from undrift.errors import DivergenceError, UndriftError
 from undrift.optim.schedules import resolve
 from undrift.results.record import Record
 
 
 class FederatedRun(Run):
-    """A run of a method with a server."""
+    """Runs a method with a server."""
 
     def __init__(
         self,
         algorithm: Federated[Any, Any, Any, Any],
         executor: Executor,
-        course: RunSettings,
+        settings: RunSettings,
         tap: Tap | None,
     ) -> None:
-        super().__init__(algorithm, executor, course)
+        super().__init__(algorithm, executor, settings)
         self._executor, self._tap = executor, tap
         self.state = resolve(algorithm, 0).init(self._x0.clone())
         if not hasattr(self.state, "x"):
@@ -62,27 +63,27 @@ class FederatedRun(Run):
                 everywhere=True,
             )
 
-    def _record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
-        loss, accuracy = self._evaluate(self.x) if self._evaluating else (None, None)
+    def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
+        loss, accuracy = self.score(self.x) if self._evaluation_due else (None, None)
         return Record(
-            self.round,
-            len(plan.ids),
-            loss,
-            accuracy,
-            meter.bytes_up,
-            meter.bytes_down,
-            meter.gradients,
-            meter.samples,
-            seconds,
+            round=self.round,
+            clients=len(plan.ids),
+            loss=loss,
+            accuracy=accuracy,
+            bytes_up=meter.bytes_up,
+            bytes_down=meter.bytes_down,
+            gradients=meter.gradients,
+            samples=meter.samples,
+            seconds=seconds,
             **self._train_loss(self.x),
-            **self._lap(plan, lambda clock: clock.with_server(plan, meter)),
+            **self._clock_fields(plan, lambda clock: clock.with_server(plan, meter)),
         )
 
-    def _joined(self, parts: list[store.Snapshot]) -> store.Snapshot:
+    def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
         states = {i: state for part in parts for i, state in part.clients.items()}
         ids = np.array(sorted(states), dtype=np.int64)
-        mine = ids[self.world.positions(ids)]
-        return replace(parts[0], clients={int(i): states[int(i)] for i in mine})
+        own = ids[self.world.positions(ids)]
+        return replace(parts[0], clients={int(i): states[int(i)] for i in own})
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
         algorithm = resolve(self.algorithm, 0)

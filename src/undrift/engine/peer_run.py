@@ -13,17 +13,18 @@ from torch import Tensor
 
 from undrift import tree
 from undrift.comm.routes import Route
-from undrift.core import AllReduce, Cohort, Peer, Vector
+from undrift.core import Cohort, Peer, Vector
 from undrift.dry import ZeroObjective
 from undrift.engine.checkpoint import store
 from undrift.engine.collectives.inprocess import Exchange, Traffic
 from undrift.engine.collectives.network import WireExchange
-from undrift.engine.evaluate import gradient
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.processes.group import Processes
-from undrift.engine.run import Run, RunSettings
+from undrift.engine.run import Run
+from undrift.engine.settings import RunSettings
+from undrift.engine.validate import require_equal_steps
 from undrift.errors import UndriftError
 from undrift.models.layout import raw_bytes
 from undrift.optim.schedules import resolve
@@ -34,7 +35,7 @@ DIFFERENT = -1  # what stands for the checksum of models that are not the same
 
 
 class PeerRun(Run):
-    """`state.x` is (m, D), a model in each row; `model` holds their mean."""
+    """Runs a method without a server; `state.x` is (m, D), a model in each row."""
 
     record_type = PeerRecord
 
@@ -42,16 +43,12 @@ class PeerRun(Run):
         self,
         algorithm: Peer[Any],
         executor: PeerExecutor,
-        course: RunSettings,
+        settings: RunSettings,
         links: Links | None,
         route: Route | None,
-        *,
-        node_accuracy: bool,
-        gradient_norm: bool,
     ) -> None:
-        super().__init__(algorithm, executor, course)
+        super().__init__(algorithm, executor, settings)
         self._executor, self._links, self._route = executor, links, route
-        self._node_accuracy, self._gradient_norm = node_accuracy, gradient_norm
         self._state: Any = None
         self._whole: Any = None
         self._started = Meter(self.size)  # gradients of the start belong to the first round
@@ -62,10 +59,10 @@ class PeerRun(Run):
 
     @property
     def state(self) -> Any:
-        """All nodes' rows; of several processes each holds its own, so all must ask for it."""
+        """Return all nodes' rows; each process holds its own, so all processes must ask."""
         if self._whole is None:
             self._require_others("state")
-            self._lead("state")
+            self._tell_workers("state")
             with self.world.failure_scope():
                 self._whole = self.world.rows(self._nodes)
         return self._whole
@@ -87,18 +84,18 @@ class PeerRun(Run):
                 "before the run is closed."
             )
 
-    def _part(self) -> None:
+    def _collect(self) -> None:
         self._whole = self.world.rows(self._nodes)
 
     @property
     def _nodes(self) -> Any:
-        """This process's rows."""
+        """Return this process's rows."""
         if self._state is None:
             self.state = self._begin()
         return self._state
 
     def _begin(self) -> Any:
-        """Made when first needed: a resumed run does not pay for it."""
+        """Return the states before the first round; a resumed run does not pay for them."""
         everybody = np.arange(self.size)
         cohort = Cohort(-1, self.size, self.size, 1.0)
         one = np.ones(self.size, dtype=np.int64)
@@ -107,18 +104,18 @@ class PeerRun(Run):
             return self._executor.init(resolve(self.algorithm, 0), plan, self._x0, self._started)
 
     @property
-    def _held(self) -> Any:
+    def _saved_state(self) -> Any:
         return self._nodes
 
     @property
-    def _reused(self) -> int:
+    def _reused_bytes(self) -> int:
         return 0  # the states of all nodes are blocks so large that holes between them would cost
 
     @property
     def mean(self) -> Vector:
         if self._whole is None:
             self._require_others("mean")
-            self._lead("mean")
+            self._tell_workers("mean")
         with self.world.failure_scope():
             return self._mean()
 
@@ -130,7 +127,7 @@ class PeerRun(Run):
         return self.world.sum(self._nodes.x.sum(0)) / self.size  # type: ignore[no-any-return]
 
     def _agreed(self) -> bool:
-        """Whether all nodes have the same model, as after an all-reduce; found out by checksums."""
+        """Return whether all nodes have the same model, as after an all-reduce, by checksums."""
         rows = _distinct(self._nodes.x)
         number = zlib.crc32(raw_bytes(rows[0])) if len(rows) == 1 else DIFFERENT
         return set(self.world.gather([number])[:, 0].tolist()) == {number} != {DIFFERENT}
@@ -142,9 +139,17 @@ class PeerRun(Run):
         meter.samples_of += self._started.samples_of
         self._traffic = Traffic(self.size)
         topology = None if self._links is None else self._links.at(self.round)
-        about = self.size, topology, self._route, self.round, self._planner.seed, self._traffic
-        world = self.world
-        exchange = WireExchange(world, *about) if isinstance(world, Processes) else Exchange(*about)
+        collectives: dict[str, Any] = {
+            "size": self.size,
+            "topology": topology,
+            "route": self._route,
+            "t": self.round,
+            "seed": self._planner.seed,
+            "traffic": self._traffic,
+        }
+        exchange: Exchange | WireExchange = Exchange(**collectives)
+        if isinstance(self.world, Processes):
+            exchange = WireExchange(world=self.world, **collectives)
         now = resolve(self.algorithm, self.round)
         after = self._executor.play(now, plan, before, exchange, meter)
         if after.x.shape != before.x.shape or after.x.dtype != before.x.dtype:
@@ -154,25 +159,25 @@ class PeerRun(Run):
             )
         self.state, self._started = after, Meter(self.size)
 
-    def _record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
+    def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
         loss = accuracy = node_accuracy = norm = None
         trained: dict[str, Any] = {}
         consensus: float | None = None
         # Between processes the mean model costs an all-reduce, which is paid where it is shown.
-        if self._evaluating or self.world.size == 1:
+        if self._evaluation_due or self.world.size == 1:
             agreed, mean = self._agreed(), self._mean()
             models = self._nodes.x[:1] if agreed else self._nodes.x
             # Row by row: a copy of all models could be as large as the memory.
             apart = [0.0] if agreed else [float((x - mean).square().sum()) for x in models]
             consensus = self._over_nodes(apart)
-        if self._evaluating:
-            loss, accuracy = self._evaluate(mean)
+        if self._evaluation_due:
+            loss, accuracy = self.score(mean)
             trained = self._train_loss(mean)
-            if self._node_accuracy and accuracy is not None:
-                scores = [self._evaluate(x, alone=not agreed).accuracy or 0.0 for x in models]
+            if self._settings.evaluation.node_accuracy and accuracy is not None:
+                scores = [self.score(x, alone=not agreed).accuracy or 0.0 for x in models]
                 node_accuracy = scores[0] if agreed else self._over_nodes(scores)
-            if self._gradient_norm:
-                norm = float(torch.linalg.vector_norm(self._gradient(mean)))
+            if self._settings.evaluation.gradient_norm:
+                norm = float(torch.linalg.vector_norm(self.evaluator().gradient(mean)))
         self._traffic = traffic = self._traffic.add_up(self.world)
         matching = traffic.matching
         return PeerRecord(
@@ -194,28 +199,23 @@ class PeerRun(Run):
             bits=traffic.bits,
             sign_matching=sum(matching) / len(matching) if matching else None,
             **trained,
-            **self._lap(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
+            **self._clock_fields(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
         )
 
     def _over_nodes(self, values: list[float]) -> float:
-        """The mean over all nodes of a number that each process knows for its own."""
+        """Return the mean over all nodes of a number that each process has for its own nodes."""
         total: Tensor = self.world.sum(torch.tensor(sum(values), dtype=torch.float64))
         return float(total) / self.size
-
-    def _gradient(self, x: Vector) -> Vector:
-        batch = self._course.evaluation_batch if self._course.facts.separable else 2**62
-        planner = self._planner
-        return gradient(self._task, x, planner.clients, planner.population, batch, self.world)
 
     def _load(self, folder: Path) -> None:
         super()._load(folder)
         if self.round == 0:  # begin again, so that the start is paid for once
             self._state = None
 
-    def _joined(self, parts: list[store.Snapshot]) -> store.Snapshot:
+    def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
         rows = tree.map(lambda *leaves: torch.cat(leaves), *(part.server for part in parts))
-        mine = self.world.nodes(self.size)
-        own = tree.map(lambda leaf: leaf[mine.start : mine.stop].clone(), rows)
+        nodes = self.world.nodes(self.size)
+        own = tree.map(lambda leaf: leaf[nodes.start : nodes.stop].clone(), rows)
         return replace(parts[0], server=own)
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
@@ -223,25 +223,13 @@ class PeerRun(Run):
         return tree.map(lambda leaf: leaf[None], node), ()
 
 
-def require_equal_steps(algorithm: Peer[Any], plan: Plan) -> None:
-    """Refuse unequal K_i where nodes would wait for each other inside a round."""
-    low, high = int(plan.counts.min()), int(plan.counts.max())
-    always = algorithm.every_step or isinstance(algorithm, AllReduce)
-    if low != high and (always or low < algorithm.meetings):
-        few, many = plan.ids[plan.counts.argmin()], plan.ids[plan.counts.argmax()]
-        raise ValueError(
-            f"{type(algorithm).__name__} needs the same number of local steps on every client, "
-            f"got {low} for client {few} and {high} for client {many}; use work=Steps(k)."
-        )
-
-
 def _distinct(models: Tensor) -> Tensor:
-    """One model when all are the same, as after an all-reduce."""
+    """Return one row if all models are the same, as after an all-reduce, else all rows."""
     return models[:1] if all(torch.equal(x, models[0]) for x in models[1:]) else models
 
 
 class _Start(ZeroObjective):
-    """What a peer's init sees where only the structure of its state is asked for."""
+    """Stands for the data where a peer's init is called only for the structure of its state."""
 
     t = -1
 

@@ -159,7 +159,7 @@ def variation(records: Sequence[Record], size: int = 10) -> float | None:
 def stationarity(record: Record) -> float | None:
     """NET-FLEET's ||grad f(mean x)||^2 + (1/m) sum_i ||x_i - mean x||^2; None if not measured.
 
-    Peers measure the first part only with `gradient_norm=True`.
+    Peers measure the first part only with `EvaluationOptions(gradient_norm=True)`.
     """
     gradient, consensus = (getattr(record, name, None) for name in ("gradient_norm", "consensus"))
     return None if gradient is None or consensus is None else float(gradient**2 + consensus)

@@ -16,6 +16,7 @@ from undrift.data import Clients, Dataset, Deadline, Steps, load
 from undrift.devices import Fleet, Trace
 from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
+from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord
 from undrift.engine.simulate import simulate
 from undrift.config.experiment import Data, Devices, Experiment, Method, Model
 from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
@@ -139,7 +140,14 @@ def resolved(experiment: Experiment) -> Experiment:
     )
 
 
-def start(experiment: Experiment, method: Method, seed: int, **options: Any) -> Run:
+def start(
+    experiment: Experiment,
+    method: Method,
+    seed: int,
+    *,
+    like: ExecutionRecord | None = None,
+    **options: Any,
+) -> Run:
     """One method of an experiment with one seed, ready to be iterated."""
     training, evaluation = experiment.training, experiment.evaluation
     algorithm = method.build()
@@ -155,8 +163,6 @@ def start(experiment: Experiment, method: Method, seed: int, **options: Any) -> 
     else:
         share = training.participation
         options["participation"] = DEFAULT_PARTICIPATION if share is None else share
-    if not isinstance(algorithm, Federated):
-        options["gradient_norm"] = evaluation.gradient_norm
     return simulate(
         algorithm,
         network(experiment.model, experiment.data, seed),
@@ -169,11 +175,15 @@ def start(experiment: Experiment, method: Method, seed: int, **options: Any) -> 
         seed=seed,
         weight_decay=training.weight_decay,
         clip=training.clip or None,
-        compile=experiment.engine.compile,
-        threads=experiment.engine.threads,
-        evaluate_every=evaluation.every,
-        train_loss=evaluation.train_loss,
-        node_accuracy=evaluation.node_accuracy,
+        evaluation=EvaluationOptions(
+            every=evaluation.every,
+            train_loss=evaluation.train_loss,
+            node_accuracy=evaluation.node_accuracy,
+            gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
+        ),
+        execution=ExecutionOptions(
+            threads=experiment.engine.threads, compile=experiment.engine.compile, like=like
+        ),
         devices=fleet(experiment.devices, len(clients), seed),
         **{"mode": experiment.engine.mode, "kernels": experiment.engine.kernels, **options},
     )

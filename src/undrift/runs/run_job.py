@@ -12,6 +12,7 @@ from torch import nn
 from undrift.core import Federated
 from undrift.analysis.drift import Drift
 from undrift.engine.run import Run
+from undrift.engine.settings import ExecutionRecord
 from undrift.engine.checkpoint.shards import saved
 from undrift.errors import DivergenceError
 from undrift.results.export import save_safetensors
@@ -38,18 +39,16 @@ class Recorder:
     trackers: Callable[[Job], list[Tracker]] = field(default=lambda job: [])
     repeats: Path | None = None  # the folder whose experiment is run anew
 
-    def manner(self, job: Job) -> dict[str, Any]:
-        """How the trial was executed before, so that it gives the same bits again."""
+    def recorded_execution(self, job: Job) -> ExecutionRecord | None:
+        """Return how the trial was executed before, so that it gives the same bits again."""
         if job.experiment.engine.mode != "auto" or job.experiment.engine.processes > 1:
-            return {}  # of several processes all go by the same rules
+            return None  # several processes all follow the same rules
         for folder in (self.folder, self.repeats):
             before = None if folder is None else read_trial(folder, job.name)
-            if before is not None and "mode" in before.facts:
-                manner = {name: before.facts.get(name) for name in ("mode", "channels_last")}
-                if job.experiment.engine.kernels == "require":
-                    return manner
-                return {**manner, "kernels": "always" if before.facts.get("kernels") else False}
-        return {}
+            record = None if before is None else ExecutionRecord.from_dict(before.facts)
+            if record is not None:
+                return record
+        return None
 
     def earlier(self, job: Job) -> Trial | None:
         """The trial as an earlier start has left it."""
@@ -82,7 +81,7 @@ def run_job(
     job: Job, recorder: Recorder, watch: Watch, *, going_on: bool = False, **options: Any
 ) -> Trial:
     """Run one job; a divergence is its result, an interrupt ends it as stopped and is raised."""
-    options = {**_checkpoints(job, recorder.folder, going_on), **recorder.manner(job), **options}
+    options = {**_checkpoints(job, recorder.folder, going_on), "like": recorder.recorded_execution(job), **options}
     drift = _drift(job)
     if drift is not None:
         options["tap"] = drift
@@ -109,9 +108,8 @@ def _follow(
     run: Run, job: Job, recorder: Recorder, watch: Watch, drift: Drift | None = None
 ) -> Trial:
     writes = recorder.writes and run.world.head
-    manner = {**run.manner, "why": run.why, "gradients": run.gradients}
     trial = described(job)
-    facts = {**trial.facts, **manner, "processes": run.world.size}
+    facts = {**trial.facts, **run.execution.to_dict(), "processes": run.world.size}
     trial = replace(trial, facts=facts)  # from the start, so that what is killed goes on alike
     after = run.record
     journal = Journal(recorder.folder if writes else None, job.name, trial, after=after)

@@ -20,7 +20,7 @@ from undrift.runs.run_job import Recorder, run_job, described
 from undrift.check import require
 from undrift.engine.processes.rendezvous import launched, restarted
 from undrift.engine.run import Run
-from undrift.engine.simulate import require_shares
+from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
 from undrift.results.environment import environment
 from undrift.config.experiment import Experiment
@@ -161,7 +161,7 @@ def _check(planned: Sequence[Job], asked: RunOptions) -> World:
         remedy = "leave --processes or --drift out"
         require(alone, "evaluation.drift", "one process", engine.processes, remedy)
         if engine.processes > 1 and not launched():
-            require_shares(engine.processes, deal(job.experiment.data, job.seed))
+            require_enough_clients(engine.processes, deal(job.experiment.data, job.seed))
         algorithm = method.build()
         if scheduled(algorithm):
             for t in range(job.experiment.training.rounds):
@@ -172,7 +172,7 @@ def _check(planned: Sequence[Job], asked: RunOptions) -> World:
         same = f"{job.experiment.model_dump_json(exclude=form)} {wrapped}"
         if same not in seen:
             seen.add(same)
-            options = {"timeout": engine.timeout, "resume": asked.kept.get("resume")}
+            options: dict[str, Any] = {"timeout": engine.timeout, "resume": asked.kept.get("resume")}
             world = start(job.experiment, method, job.seed, **options).world
     return world
 

@@ -114,7 +114,7 @@ LINKS = {
 MODES = {
     "loop": {"mode": "loop"},
     "stacked": {"mode": "stacked"},
-    "groups": {"mode": "stacked", "chunk_size": 2},
+    "groups": {"mode": "stacked", "execution": ud.ExecutionOptions(chunk_size=2)},
 }
 
 
@@ -142,7 +142,7 @@ class GossipCase:
             topology=LINKS[self.links],
             weight_decay=bench.weight_decay,
             seed=SEED,
-            evaluate_every=ROUNDS,
+            evaluation=ud.EvaluationOptions(every=ROUNDS),
             **MODES[self.mode],
         )
 

@@ -50,7 +50,14 @@ def found(folder: Path, world: World) -> tuple[int, int, bool]:
 
 def read_one(path: Path, round: int) -> store.Snapshot:
     templates = (torch.zeros(2), torch.zeros(2))
-    return store.read(path, round, {}, lambda x0: templates, ud.Record, torch.device("cpu"))
+    return store.read(
+        path,
+        round,
+        settings={},
+        templates=lambda x0: templates,
+        record_type=ud.Record,
+        device=torch.device("cpu"),
+    )
 
 
 def test_a_run_goes_on_from_the_newest_round_that_all_have(tmp_path):

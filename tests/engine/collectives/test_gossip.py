@@ -56,9 +56,9 @@ LINKS = {
 MODES = {
     "loop": {"mode": "loop"},
     "stacked": {"mode": "stacked"},
-    "groups-of-1": {"mode": "stacked", "chunk_size": 1},
-    "groups-of-2": {"mode": "stacked", "chunk_size": 2},
-    "groups-of-3": {"mode": "stacked", "chunk_size": 3},
+    "groups-of-1": {"mode": "stacked", "execution": ud.ExecutionOptions(chunk_size=1)},
+    "groups-of-2": {"mode": "stacked", "execution": ud.ExecutionOptions(chunk_size=2)},
+    "groups-of-3": {"mode": "stacked", "execution": ud.ExecutionOptions(chunk_size=3)},
 }
 THREE_MODES = {name: MODES[name] for name in ("loop", "stacked", "groups-of-3")}
 
@@ -97,7 +97,7 @@ def begin(
         work=ud.Steps(k),
         rounds=rounds,
         topology=links,
-        evaluate_every=max(1, rounds),
+        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
         **options,
     )
 
@@ -709,8 +709,9 @@ def test_records_by_hand():
     clients = small_clients()
     inputs, targets = small_clients((50,), seed=8)[0]
     clients = ud.Clients([clients[i] for i in range(4)], test=(inputs, targets))
-    options = {"clients": clients, "evaluate_every": 2, "weight_decay": 0.1, "mode": "stacked"}
-    run = on_net(ud.LDSGD(lr=0.8), topology.grid(1, 4), gradient_norm=True, **options)
+    evaluation = ud.EvaluationOptions(every=2, gradient_norm=True)
+    options = {"clients": clients, "weight_decay": 0.1, "mode": "stacked"}
+    run = on_net(ud.LDSGD(lr=0.8), topology.grid(1, 4), evaluation=evaluation, **options)
     model, told_apart = small_net(), False
     for record in run:
         rows = run.x.numpy()
@@ -741,7 +742,11 @@ def test_records_by_hand():
 
 
 def test_what_is_not_asked_for_is_not_measured():
-    run = on_net(ud.DSGD(lr=0.2), topology.ring(4), evaluate_every=1, node_accuracy=False)
+    run = on_net(
+        ud.DSGD(lr=0.2),
+        topology.ring(4),
+        evaluation=ud.EvaluationOptions(every=1, node_accuracy=False),
+    )
     record = next(run)
     assert record.accuracy is not None
     assert record.node_accuracy is record.gradient_norm is None
@@ -1163,9 +1168,9 @@ def test_links_and_counts_are_checked_before_any_work():
     with pytest.raises(ValueError, match="a list of topologies"):
         topology.Cycle(topology.ring(3))
     with pytest.raises(ValueError, match="chunk_size >= 1, a whole number"):
-        start(ud.DSGD(lr=0.1), mode="stacked", chunk_size=1.5)
+        start(ud.DSGD(lr=0.1), mode="stacked", execution=ud.ExecutionOptions(chunk_size=1.5))
     with pytest.raises(ValueError, match="no gradient_norm"):
-        start(ud.FedAvg(lr=0.1), gradient_norm=True)
+        start(ud.FedAvg(lr=0.1), evaluation=ud.EvaluationOptions(gradient_norm=True))
     # Equal in the first round, not in a later one.
     work = ud.UniformSteps(1, 2, "random")
     seed = next(

@@ -17,7 +17,7 @@ from undrift.engine.execution import batches, cohort, memory
 from undrift.engine.execution.lockstep import run_lockstep
 from undrift.engine.execution.threads import Stopped, ordered_thread_map
 from undrift.engine.tuning import calibrate, rules
-from undrift.engine.tuning.rules import Execution
+from undrift.engine.tuning.rules import Candidate
 from undrift.engine.world import World
 
 simulate_module = importlib.import_module("undrift.engine.simulate")
@@ -154,7 +154,13 @@ class TestThreads:
     @pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["plain", "dropout"])
     def test_the_same_bits_as_one_after_the_other(self, dropout: float) -> None:
         runs = [
-            finished(start(model=convolutional(dropout=dropout), mode=mode, threads=threads))
+            finished(
+                start(
+                    model=convolutional(dropout=dropout),
+                    mode=mode,
+                    execution=ud.ExecutionOptions(threads=threads),
+                )
+            )
             for mode, threads in (("loop", None), ("threads", 2), ("threads", 4))
         ]
         assert len({run.model_sha256 for run in runs}) == 1
@@ -172,7 +178,8 @@ class TestThreads:
     def test_peers_side_by_side_are_peers_in_turns(self, method, options) -> None:
         options = {"work": ud.Steps(3), **options}
         runs = [
-            finished(start(method, mode=mode, threads=3, **options)) for mode in ("loop", "threads")
+            finished(start(method, mode=mode, execution=ud.ExecutionOptions(threads=3), **options))
+            for mode in ("loop", "threads")
         ]
         assert runs[0].model_sha256 == runs[1].model_sha256
         assert runs[0].totals.gradients == runs[1].totals.gradients
@@ -180,14 +187,22 @@ class TestThreads:
     def test_a_tap_sees_clients_in_the_same_order(self) -> None:
         seen: dict[str, list[int]] = {"loop": [], "threads": []}
         for mode, ids in seen.items():
-            finished(start(mode=mode, threads=3, tap=lambda up, ids=ids: ids.append(up.client)))
+            finished(
+                start(
+                    mode=mode,
+                    execution=ud.ExecutionOptions(threads=3),
+                    tap=lambda up, ids=ids: ids.append(up.client),
+                )
+            )
         assert seen["loop"] == seen["threads"]
         assert len(seen["loop"]) == 15
 
     def test_bad_updates_are_named_as_in_the_loop(self) -> None:
         messages = []
         for mode in ("loop", "threads"):
-            run = start(ud.FedAvg(lr=1e30), mode=mode, threads=2, rounds=20)
+            run = start(
+                ud.FedAvg(lr=1e30), mode=mode, execution=ud.ExecutionOptions(threads=2), rounds=20
+            )
             with pytest.raises(ud.DivergenceError) as error:
                 finished(run)
             messages.append(str(error.value))
@@ -208,12 +223,18 @@ class TestThreads:
             start(model=Noisy(), mode="threads")
 
     def test_convolutions_run_side_by_side_where_torch_has_threads(self, monkeypatch) -> None:
-        assert start(threads=2).mode == "stacked", "so small that calling them is what costs"
+        assert start(execution=ud.ExecutionOptions(threads=2)).mode == "stacked", (
+            "so small that calling them is what costs"
+        )
         monkeypatch.setattr(rules, "STEP_ELEMENTS", 1)
-        assert start(threads=2).mode == "threads"
-        assert start(threads=1).mode == "loop"
+        assert start(execution=ud.ExecutionOptions(threads=2)).mode == "threads"
+        assert start(execution=ud.ExecutionOptions(threads=1)).mode == "loop"
         assert (
-            start(model=nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), threads=2).mode == "stacked"
+            start(
+                model=nn.Sequential(nn.Flatten(), nn.Linear(64, 3)),
+                execution=ud.ExecutionOptions(threads=2),
+            ).mode
+            == "stacked"
         )
 
     def test_several_processes_do_not_choose_it_by_themselves(self, monkeypatch) -> None:
@@ -223,11 +244,11 @@ class TestThreads:
         monkeypatch.setattr(
             simulate_module, "enter", lambda *given: seen.append(1) or World(), raising=True
         )
-        assert start(threads=2, processes=2).mode == "loop"
+        assert start(execution=ud.ExecutionOptions(threads=2), processes=2).mode == "loop"
         assert seen
 
     def test_a_run_can_be_copied(self) -> None:
-        run = start(mode="threads", threads=2)
+        run = start(mode="threads", execution=ud.ExecutionOptions(threads=2))
         next(run)
         assert finished(copy.deepcopy(run)).model_sha256 == finished(run).model_sha256
 
@@ -256,7 +277,7 @@ class TestThreads:
                 return self.head(torch.relu(Doubled.apply(self.body(inputs.flatten(1)))))
 
         for method in (ud.FedAvg(lr=0.1), ud.MOON(lr=0.1)):
-            run = finished(start(method, model=Net(), threads=2))
+            run = finished(start(method, model=Net(), execution=ud.ExecutionOptions(threads=2)))
             assert run.mode == "threads"
 
     def test_the_callers_threads_come_back(self) -> None:
@@ -283,7 +304,7 @@ class TestLayout:
         assert torch.allclose(x, y, rtol=0, atol=1e-12)
 
     def test_stacked_clients_keep_the_usual_layout(self) -> None:
-        run = start(mode="stacked", channels_last=True)
+        run = start(mode="stacked", execution=ud.ExecutionOptions(channels_last=True))
         assert not finished(run).channels_last
 
 
@@ -301,7 +322,7 @@ class TestCalibration:
         tried: list[str] = []
         real = calibrate._seconds_of
 
-        def seconds(how: Execution, *others) -> float:
+        def seconds(how: Candidate, *others) -> float:
             tried.append(how.mode)
             return real(how, *others) + (10.0 if how.mode in modes else 0.0)
 
@@ -310,45 +331,48 @@ class TestCalibration:
 
     def test_the_fastest_is_taken_and_remembered(self, monkeypatch) -> None:
         tried = self.slow(monkeypatch, "stacked", "threads")
-        run = start(threads=2)
+        run = start(execution=ud.ExecutionOptions(threads=2))
         assert (run.mode, run.why) == ("loop", "the fastest when measured")
         assert set(tried) == {"threads", "stacked", "loop"}
         assert [found[0] for found in json.loads(self.file.read_text()).values()] == ["loop"]
         tried.clear()
-        again = start(threads=2)
+        again = start(execution=ud.ExecutionOptions(threads=2))
         assert (again.mode, again.why) == ("loop", "the fastest when it was measured")
         assert not tried
 
     def test_the_layout_is_measured_and_remembered_too(self, monkeypatch) -> None:
-        def seconds(how: Execution, *others) -> float:
+        def seconds(how: Candidate, *others) -> float:
             return 3.0 if how.mode != "threads" else 1.0 if how.channels_last else 2.0
 
         monkeypatch.setattr(calibrate, "_seconds_of", seconds)
-        run = start(threads=2)
-        assert (run.mode, run.channels_last) == ("threads", True)
+        run = start(execution=ud.ExecutionOptions(threads=2))
+        assert (run.mode, run.execution.channels_last) == ("threads", True)
         monkeypatch.setattr(calibrate, "_seconds_of", lambda *given: pytest.fail("again"))
-        again = start(threads=2)
-        assert (again.mode, again.channels_last) == ("threads", True)
+        again = start(execution=ud.ExecutionOptions(threads=2))
+        assert (again.mode, again.execution.channels_last) == ("threads", True)
 
     def test_what_it_depends_on_is_measured_anew(self, monkeypatch) -> None:
         tried = self.slow(monkeypatch, "stacked")
-        start(threads=2)
+        start(execution=ud.ExecutionOptions(threads=2))
         tried.clear()
-        start(threads=2, batch_size=7)
+        start(execution=ud.ExecutionOptions(threads=2), batch_size=7)
         assert tried
         tried.clear()
-        start(ud.FedAvg(lr=0.1), threads=2)
+        start(ud.FedAvg(lr=0.1), execution=ud.ExecutionOptions(threads=2))
         assert tried
 
     def test_results_do_not_depend_on_it(self, monkeypatch) -> None:
         plain = finished(start(mode="loop"))
         self.slow(monkeypatch, "threads", "stacked")
-        assert finished(start(threads=2)).model_sha256 == plain.model_sha256
+        assert (
+            finished(start(execution=ud.ExecutionOptions(threads=2))).model_sha256
+            == plain.model_sha256
+        )
 
     def test_a_trial_changes_nothing(self) -> None:
         model = convolutional()
         before = [p.clone() for p in model.parameters()]
-        run = start(model=model, threads=2)
+        run = start(model=model, execution=ud.ExecutionOptions(threads=2))
         assert run.totals.gradients == 0
         assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
@@ -356,30 +380,30 @@ class TestCalibration:
     def test_a_damaged_memory_is_replaced(self, content: str) -> None:
         self.file.parent.mkdir()
         self.file.write_text(content, encoding="latin-1")
-        start(threads=2)
+        start(execution=ud.ExecutionOptions(threads=2))
         kept = json.loads(self.file.read_text())
         assert any(isinstance(found, list) for found in kept.values())
 
     def test_without_a_cache_it_still_runs(self, monkeypatch, tmp_path) -> None:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "file"))
-        finished(start(threads=2))
+        finished(start(execution=ud.ExecutionOptions(threads=2)))
 
     def test_it_can_be_switched_off(self, monkeypatch) -> None:
         monkeypatch.setenv(calibrate.VARIABLE, "0")
         tried = self.slow(monkeypatch)
-        start(threads=2)
+        start(execution=ud.ExecutionOptions(threads=2))
         assert not tried
 
     def test_short_runs_are_not_calibrated(self, monkeypatch) -> None:
         monkeypatch.undo()
         monkeypatch.setenv(calibrate.VARIABLE, "1")
         tried = self.slow(monkeypatch)
-        start(threads=2)
+        start(execution=ud.ExecutionOptions(threads=2))
         assert not tried
 
     def test_a_diverging_trial_does_not_end_the_run(self) -> None:
-        run = start(ud.FedAvg(lr=1e30), threads=2)
+        run = start(ud.FedAvg(lr=1e30), execution=ud.ExecutionOptions(threads=2))
         assert run.mode in ("threads", "stacked", "loop")
 
     def test_a_resumed_run_goes_on_in_the_mode_of_its_checkpoint(
@@ -390,7 +414,7 @@ class TestCalibration:
         finished(start(rounds=2, checkpoint=tmp_path / "kept"))
         monkeypatch.setenv(calibrate.VARIABLE, "1")
         tried = self.slow(monkeypatch, "stacked")
-        run = start(rounds=4, threads=2, resume=tmp_path / "kept")
+        run = start(rounds=4, execution=ud.ExecutionOptions(threads=2), resume=tmp_path / "kept")
         assert (run.mode, tried) == ("stacked", [])
         assert finished(run).model_sha256 == whole.model_sha256
         asked = start(rounds=4, mode="loop", resume=tmp_path / "kept")
@@ -401,7 +425,7 @@ class TestCalibration:
             raise RuntimeError("not on threads")
 
         monkeypatch.setattr(cohort, "ordered_thread_map", broken)
-        assert start(threads=2).mode != "threads"
+        assert start(execution=ud.ExecutionOptions(threads=2)).mode != "threads"
 
 
 class TestCompile:
@@ -409,7 +433,10 @@ class TestCompile:
     def test_gradients_are_the_same(self) -> None:
         # Two shapes, whole and short minibatches, and keyed dropout.
         options = {"model": convolutional(dropout=0.5), "mode": "loop", "rounds": 2}
-        plain, compiled = finished(start(**options)), finished(start(compile=True, **options))
+        plain, compiled = (
+            finished(start(**options)),
+            finished(start(execution=ud.ExecutionOptions(compile=True), **options)),
+        )
         assert torch.allclose(plain.x, compiled.x, rtol=1e-4, atol=1e-5)
         assert not torch.equal(plain.x, start(**options).x)
 
@@ -420,7 +447,7 @@ class TestCompile:
         monkeypatch.setattr("torch._inductor.compile", broken)
         plain = finished(start(mode="loop"))
         with pytest.warns(UserWarning, match="got RuntimeError: no compiler; going on without it"):
-            run = finished(start(mode="loop", compile=True))
+            run = finished(start(mode="loop", execution=ud.ExecutionOptions(compile=True)))
         assert torch.allclose(run.x, plain.x, rtol=1e-5, atol=1e-6)  # short minibatches are padded
 
     def test_a_loss_over_the_whole_minibatch_is_refused(self) -> None:
@@ -428,7 +455,7 @@ class TestCompile:
             return nn.functional.cross_entropy(outputs, targets, reduction="none").max()
 
         with pytest.raises(ValueError, match="compile=True needs a loss that is the mean"):
-            start(loss=worst, compile=True)
+            start(loss=worst, execution=ud.ExecutionOptions(compile=True))
 
 
 def test_plans_put_the_longest_first() -> None:
@@ -445,7 +472,13 @@ class TestStacked:
         linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
         net = linear if model == "linear" else convolutional(dropout=0.5)
         runs = [
-            finished(start(model=net, mode="stacked", chunk_size=2, threads=threads))
+            finished(
+                start(
+                    model=net,
+                    mode="stacked",
+                    execution=ud.ExecutionOptions(chunk_size=2, threads=threads),
+                )
+            )
             for threads in (1, 2, 4)
         ]
         assert len({run.model_sha256 for run in runs}) == 1
@@ -453,7 +486,13 @@ class TestStacked:
     def test_stacks_are_of_like_size_and_do_not_depend_on_threads(self) -> None:
         many = clients(70, shape=(4,))
         net = nn.Sequential(nn.Linear(4, 3))
-        run = start(model=net, clients=many, work=ud.Steps(1), chunk_size=50, mode="stacked")
+        run = start(
+            model=net,
+            clients=many,
+            work=ud.Steps(1),
+            execution=ud.ExecutionOptions(chunk_size=50),
+            mode="stacked",
+        )
         sizes = []
         played = run._executor._played(
             lambda task, positions, held, stop=None: sizes.append(len(positions)),

@@ -34,7 +34,8 @@ def watch():
 threading.Thread(target=watch, daemon=True).start()
 run = ud.simulate(
     ud.NetFleet(lr=0.01), model, clients, loss=nn.functional.cross_entropy, work=ud.Steps(3),
-    batch_size=32, topology=ud.topology.erdos_renyi(50, 0.5), rounds=2, node_accuracy=False,
+    batch_size=32, topology=ud.topology.erdos_renyi(50, 0.5), rounds=2,
+    evaluation=ud.EvaluationOptions(node_accuracy=False),
 )
 for record in run:
     pass

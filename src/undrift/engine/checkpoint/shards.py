@@ -15,9 +15,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from undrift.engine.checkpoint import store
+from undrift.engine.processes.rendezvous import restarted
+from undrift.engine.settings import ExecutionRecord
 from undrift.engine.world import TogetherError, World
 from undrift.errors import CheckpointError
 
@@ -30,7 +32,7 @@ class Found(NamedTuple):
 
 
 def own_folder(folder: Path, world: World) -> Path:
-    """Where this process saves."""
+    """Return the folder in which this process saves."""
     return folder if world.size == 1 else _shard(folder, world.rank, world.size)
 
 
@@ -39,35 +41,38 @@ def _shard(folder: Path, rank: int, size: int) -> Path:
 
 
 def hold_checkpoints(folder: Path, world: World) -> bool:
-    """Whether any process finds checkpoints there, of however many."""
+    """Return whether any process finds checkpoints in the folder, of however many processes."""
     return bool(world.gather([bool(_sizes(folder))]).any())
 
 
 def saved(folder: Path) -> bool:
-    """Whether this machine has checkpoints there, of however many processes."""
+    """Return whether the folder holds checkpoints on this machine, of however many processes."""
     return folder.is_dir() and bool(_sizes(folder))
 
 
-def manner(folder: Path) -> dict[str, Any] | None:
-    """How a run was executed that is to go on from here; all its parts say the same."""
-    parts = (_shard(folder, 0, size) for size in _sizes(folder)) if folder.is_dir() else iter(())
-    own = (path for path in sorted(folder.glob("rank-*")))  # where rank 0's is elsewhere
-    return next((found for part in (*parts, *own) if (found := store.manner(part))), None)
+def recorded_execution(folder: Path) -> ExecutionRecord | None:
+    """Return how the run was executed that saved here; all its parts say the same."""
+    if not folder.is_dir():
+        return None
+    first = [_shard(folder, 0, size) for size in _sizes(folder)]
+    others = sorted(folder.glob("rank-*"))  # rank 0's part may be on another machine
+    records = (store.recorded_execution(part) for part in (*first, *others))
+    return next((record for record in records if record is not None), None)
 
 
 def find(folder: Path, world: World) -> Found | None:
-    """The newest round that every process can read; all its parts must be sound."""
-    said = [json.loads(text) for text in world.texts(json.dumps(_readable(folder, world)))]
+    """Return the newest round whose parts are sound and readable by every process."""
+    readable = [json.loads(text) for text in world.texts(json.dumps(_readable(folder, world)))]
     common = [
         Found(int(size), round)
-        for size in set.intersection(*(set(each) for each in said))
-        for round in set.intersection(*(set(each[size]) for each in said))
+        for size in set.intersection(*(set(each) for each in readable))
+        for round in set.intersection(*(set(each[size]) for each in readable))
     ]
     return max(common, key=lambda found: (found.round, found.size == world.size), default=None)
 
 
 def _readable(folder: Path, world: World) -> dict[str, list[int]]:
-    """By number of processes: rounds of which this process can read the parts that it needs."""
+    """Return, by number of processes, the rounds whose needed parts this process can read."""
     return {
         str(size): sorted(
             set.intersection(
@@ -79,7 +84,7 @@ def _readable(folder: Path, world: World) -> dict[str, list[int]]:
 
 
 def _parts(folder: Path, world: World, size: int) -> list[Path]:
-    """The folders that this process reads of a checkpoint of so many: its own, or all."""
+    """Return the folders that this process reads of a checkpoint of `size` processes."""
     if size == world.size:
         return [own_folder(folder, world)]
     return [_shard(folder, rank, size) for rank in range(size)]
@@ -88,26 +93,27 @@ def _parts(folder: Path, world: World, size: int) -> list[Path]:
 def read(
     folder: Path, world: World, read_one: Callable[[Path, int], store.Snapshot]
 ) -> tuple[list[store.Snapshot], bool]:
-    """The newest common round: this process's own part, or all parts of another layout.
+    """Return the newest common round: this process's own part, or all parts of another layout.
 
-    Says in the second place whether they must still be joined and dealt out.
+    The second value says whether the parts must still be joined and dealt out.
     """
     found = find(folder, world)
     if found is None:
-        raise _nothing(folder, world)
+        raise _nothing_to_read(folder, world)
     parts, wrong = [], ""
     try:
         parts = [read_one(path, found.round) for path in _parts(folder, world, found.size)]
     except (CheckpointError, OSError) as error:
         wrong = str(error)
-    told = [(rank, text) for rank, text in enumerate(world.texts(wrong)) if text]
-    if told:
-        rank, text = told[0]
+    failures = [(rank, text) for rank, text in enumerate(world.texts(wrong)) if text]
+    if failures:
+        rank, text = failures[0]
         raise TogetherError(text if world.size == 1 else f"Rank {rank}: {text}")
     return parts, found.size != world.size
 
 
-def _nothing(folder: Path, world: World) -> CheckpointError:
+def _nothing_to_read(folder: Path, world: World) -> CheckpointError:
+    """Return the error for a folder without a checkpoint that all processes can read."""
     if not hold_checkpoints(folder, world):
         return TogetherError(
             f"resume needs a folder with checkpoints, got {str(folder)!r}; name the one that was "
@@ -130,7 +136,7 @@ def _absent(folder: Path, world: World, size: int) -> list[str]:
 
 
 def _sizes(folder: Path) -> list[int]:
-    """Of how many processes there are checkpoints, or parts of them."""
+    """Return for which numbers of processes there are checkpoints, or parts of them."""
     sizes = {1} if store.saved_rounds(folder) else set()
     for path in folder.glob("rank-*-of-*"):
         size = path.name.rpartition("-of-")[2]
@@ -140,7 +146,7 @@ def _sizes(folder: Path) -> list[int]:
 
 
 def _job() -> str | None:
-    """What tells torchrun's job from others, and is the same after it has started again."""
+    """Return a name of torchrun's job that is the same after a restart; None without torchrun."""
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if run is None else f"{run} {os.getppid()}"
 
@@ -157,14 +163,24 @@ def claim(folder: Path, world: World) -> None:
         world.gather([1])
 
 
+def restarted_here(folder: Path, world: World) -> bool:
+    """Return whether torchrun has restarted this job after it had claimed the folder."""
+    return restarted() and claimed(folder, world)
+
+
+def must_resume(folder: Path, world: World) -> bool:
+    """Return whether a restarted job reads the folder: it can, or reading says why it cannot."""
+    return find(folder, world) is not None or not only_begun(folder, world)
+
+
 def claimed(folder: Path, world: World) -> bool:
-    """Whether an earlier attempt of the same job has saved there, or was about to."""
+    """Return whether an earlier attempt of the same job has saved there, or was about to."""
     mark = own_folder(folder, world) / JOB
-    mine = mark.exists() and mark.read_text() == _job()
-    return bool(world.gather([mine]).any())
+    same = mark.exists() and mark.read_text() == _job()
+    return bool(world.gather([same]).any())
 
 
 def only_begun(folder: Path, world: World) -> bool:
-    """Whether nobody has saved more than the start."""
+    """Return whether no process has saved more than the start."""
     rounds = [0, *store.saved_rounds(own_folder(folder, world))]
     return int(world.gather([max(rounds)]).max()) == 0

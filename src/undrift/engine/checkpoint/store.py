@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and a manifest with SHA-256, written atomically, checked when read.
+"""Checkpoints as safetensors and a manifest with SHA-256, written atomically, checked when read.
 
 A run needs nothing but its state to go on, since all randomness is keyed by the round. A checkpoint
 is a folder `round-00000012` that appears by one rename; a kill at any moment leaves the previous
@@ -15,7 +15,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch import Tensor
 from undrift import tree
 from undrift.core import Vector
 from undrift.engine.plan import Planner
+from undrift.engine.settings import ExecutionRecord
 from undrift.errors import CheckpointError
 from undrift.gradients.task import Task
 from undrift.models.layout import raw_bytes
@@ -39,7 +40,7 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a run needs to go on."""
+    """Holds all that a run needs to go on."""
 
     round: int  # rounds completed
     x0: Vector
@@ -47,12 +48,12 @@ class Snapshot:
     clients: dict[int, Any]
     totals: Totals
     record: Record | None  # of that round: a kill may come before the caller has seen it
-    experiment: dict[str, str]  # what must be the same when it goes on
-    manner: dict[str, Any] = field(default_factory=dict)  # how it was executed, as far as bits go
+    settings: dict[str, str]  # what must be the same when the run goes on
+    execution: ExecutionRecord | None = None
 
 
-def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str]:
-    """What decides a run's numbers, as text; rounds may grow and the mode may change."""
+def settings_of(algorithm: object, task: Task, planner: Planner) -> dict[str, str]:
+    """Return what decides a run's numbers, as text; rounds may grow and the mode may change."""
     clients = planner.clients
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (clients.inputs, clients.targets):
@@ -83,12 +84,12 @@ def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str
 
 
 def without_addresses(settings: dict[str, str]) -> dict[str, str]:
-    """Functions and plain objects show their address, which differs from process to process."""
+    """Return the settings without memory addresses, which differ from process to process."""
     return {name: re.sub(r" at 0x[0-9a-f]+", "", value) for name, value in settings.items()}
 
 
 def write(folder: Path, snapshot: Snapshot) -> Path:
-    """Save atomically; on failure the earlier checkpoints are as they were."""
+    """Save a snapshot atomically; on failure the earlier checkpoints are as they were."""
     final = _path(folder, snapshot.round)
     part = folder / f".part-{os.getpid()}-{snapshot.round:08d}"
     try:
@@ -112,6 +113,7 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
 
 
 def unwritable(folder: Path, error: OSError) -> CheckpointError:
+    """Return the error for a folder that cannot be written."""
     return CheckpointError(
         f"A checkpoint needs a writable folder with room, got {error.strerror or error} at "
         f"{folder}; earlier checkpoints are intact."
@@ -119,13 +121,13 @@ def unwritable(folder: Path, error: OSError) -> CheckpointError:
 
 
 def saved_rounds(folder: Path) -> list[int]:
-    """Rounds of which there is a checkpoint, the newest first."""
+    """Return the rounds that have a checkpoint, the newest first."""
     numbers = (path.name.removeprefix("round-") for path in _rounds(folder))
     return [int(number) for number in numbers if number.isdecimal()]
 
 
 def sound_rounds(folder: Path) -> list[int]:
-    """Those of them whose checkpoint is as it was written."""
+    """Return the rounds whose checkpoint is as it was written, the newest first."""
     sound = []
     for path in _rounds(folder):
         try:
@@ -139,28 +141,29 @@ def sound_rounds(folder: Path) -> list[int]:
     return sound
 
 
-def manner(folder: Path) -> dict[str, Any] | None:
-    """How a run was executed that is to go on from here; None where nobody can tell."""
+def recorded_execution(folder: Path) -> ExecutionRecord | None:
+    """Return how the run was executed that saved here; None where no sound manifest tells."""
     for path in _rounds(folder):
         with suppress(OSError):
             content = (path / "manifest.json").read_bytes()
             text, seal = content[:-_SEAL], content[-_SEAL:]
-            if seal == _seal(text) and (found := json.loads(text).get("manner")):
-                return dict(found)
+            if seal == _seal(text) and (fields := json.loads(text).get("execution")):
+                return ExecutionRecord.from_dict(fields)
     return None
 
 
 def read(
     folder: Path,
     round: int,
-    experiment: dict[str, str],
+    *,
+    settings: dict[str, str],
     templates: Callable[[Vector], tuple[Any, Any]],
     record_type: type[Record],
     device: torch.device,
 ) -> Snapshot:
-    """The sound checkpoint of a round; `templates(x0)` gives empty server and client states."""
+    """Return the checkpoint of a round; `templates(x0)` gives empty server and client states."""
     manifest, tensors = _verified(_path(folder, round))
-    _same_experiment(manifest["experiment"], experiment)
+    _require_same_settings(manifest["settings"], settings)
     return _restore(manifest, tensors, templates, record_type, device)
 
 
@@ -187,8 +190,8 @@ def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
         "round": snapshot.round,
         "totals": asdict(snapshot.totals),
         "record": snapshot.record and snapshot.record.to_dict(),
-        "experiment": snapshot.experiment,
-        "manner": snapshot.manner,
+        "settings": snapshot.settings,
+        "execution": snapshot.execution and snapshot.execution.to_dict(),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
     text = dumps_exactly(body, indent=1, sort_keys=True).encode()
@@ -216,7 +219,7 @@ def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return manifest, load(payload)
 
 
-def _same_experiment(saved: dict[str, str], current: dict[str, str]) -> None:
+def _require_same_settings(saved: dict[str, str], current: dict[str, str]) -> None:
     for name in sorted(saved.keys() | current.keys()):
         if saved.get(name) != current.get(name):
             raise CheckpointError(
@@ -248,7 +251,7 @@ def _restore(
         {i: fill(client, f"client/{i}") for i in sorted(ids)},
         Totals(**manifest["totals"]),
         record_type(**manifest["record"]) if manifest["record"] else None,
-        manifest["experiment"],
+        manifest["settings"],
     )
 
 

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -43,3 +44,24 @@ def ordered_thread_map(jobs: Iterable[Callable[[threading.Event], R]], threads: 
             stop.set()
             for future in waiting:
                 future.cancel()
+
+
+SHARED_ELEMENTS = 200_000  # activations of a step that are worth a second thread
+
+
+@contextmanager
+def intra_op_threads(elements: int) -> Iterator[None]:
+    """Use one intra-op thread while a step works on too few elements to share them.
+
+    Waiting for each other would cost more than the work. Results do not depend on it beyond float
+    rounding; the caller's setting is restored.
+    """
+    if elements >= SHARED_ELEMENTS:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,8 +1,8 @@
-"""A short calibration: which of the possible executions is fastest here, remembered for next time.
+"""A short calibration measures which of the possible executions is the fastest on this machine.
 
-Each candidate plays a few steps of a few clients, whose results are thrown away. What was found is
-kept in the user's cache, by model, method, amount of work and machine, so that a run that is
-repeated or resumed is executed alike. `UNDRIFT_CALIBRATE=0` leaves it to the rules of thumb.
+Each candidate runs a few steps of a few clients, whose results are not used. The answer is kept in
+the user's cache, by model, method, amount of work and machine, so that a run that is repeated or
+resumed is executed alike. `UNDRIFT_CALIBRATE=0` leaves the choice to the rules of thumb.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from undrift.core import Cohort
 from undrift.data.cache import user_cache
 from undrift.engine.plan import Plan, Planner
-from undrift.engine.tuning.rules import Execution, Trial
+from undrift.engine.tuning.rules import Candidate, TrialRound
 from undrift.gradients.task import Task
 
 VARIABLE = "UNDRIFT_CALIBRATE"  # "0" switches it off
@@ -35,58 +35,58 @@ LEAST = 2000  # gradients of a run that is worth it at all
 MARGIN = 0.9  # of the time of the first candidate that another must undercut
 
 
-def wanted(rounds: int, planner: Planner, candidates: Sequence[Execution]) -> bool:
-    """Whether the run is so long that finding the best execution pays."""
+def wanted(rounds: int, planner: Planner, candidates: Sequence[Candidate]) -> bool:
+    """Return whether the run is so long that a calibration pays."""
     if len(candidates) < 2 or os.environ.get(VARIABLE) == "0" or not rounds:
         return False
     first = planner.plan(0)
     gradients = rounds * int(first.counts.sum())
-    trials = sum(_clients(first, how) for how in candidates) * STEPS * (TRIALS + 1)
+    trials = sum(_clients(first, candidate) for candidate in candidates) * STEPS * (TRIALS + 1)
     return gradients >= max(LEAST, WORTH * trials)
 
 
 def fastest(
-    candidates: Sequence[Execution],
+    candidates: Sequence[Candidate],
     task: Task,
     planner: Planner,
-    trial: Trial,
+    trial: TrialRound,
     about: str,
-) -> Execution:
-    """The one that takes the least time for a gradient; `about` names what is run."""
+) -> Candidate:
+    """Return the candidate whose gradients take the least time; `about` names what is run."""
     key = _key(task, planner, about, candidates)
     remembered = _read().get(key)
-    for how in candidates:
+    for candidate in candidates:
         for layout in (False, True):
-            known = replace(how, channels_last=layout, why="the fastest when it was measured")
+            known = replace(candidate, channels_last=layout, why="the fastest when it was measured")
             if remembered == _name(known):
                 return known
     first = planner.plan(0)
     tried = list(candidates)
     times = _seconds(tried, first, trial)
     best = min(times)
-    how = tried[0 if times[0] * MARGIN <= best else times.index(best)]
-    if how.mode != "stacked" and _has_images(task):
-        layouts = [how, replace(how, channels_last=not how.channels_last)]
+    candidate = tried[0 if times[0] * MARGIN <= best else times.index(best)]
+    if candidate.mode != "stacked" and _has_images(task):
+        layouts = [candidate, replace(candidate, channels_last=not candidate.channels_last)]
         kept, other = _seconds(layouts, first, trial)
-        how = layouts[int(other < MARGIN * kept)]
-    _remember(key, _name(how))
-    return replace(how, why="the fastest when measured")
+        candidate = layouts[int(other < MARGIN * kept)]
+    _remember(key, _name(candidate))
+    return replace(candidate, why="the fastest when measured")
 
 
-def _seconds(candidates: Sequence[Execution], first: Plan, trial: Trial) -> list[float]:
-    """Of a gradient by each of them, in turns, so that what disturbs one disturbs all."""
+def _seconds(candidates: Sequence[Candidate], first: Plan, trial: TrialRound) -> list[float]:
+    """Return the seconds of a gradient by each candidate, measured in turns."""
     best = [float("inf")] * len(candidates)
     for turn in range(TRIALS + 1):
-        for i, how in enumerate(candidates):
-            taken = _seconds_of(how, first, trial)
+        for i, candidate in enumerate(candidates):
+            taken = _seconds_of(candidate, first, trial)
             if turn:  # the first is to warm up
                 best[i] = min(best[i], taken)
     return best
 
 
-def _seconds_of(how: Execution, first: Plan, trial: Trial) -> float:
-    """In a small round of clients with STEPS steps each."""
-    clients = _clients(first, how)
+def _seconds_of(candidate: Candidate, first: Plan, trial: TrialRound) -> float:
+    """Return the seconds of a gradient in a small round of clients with STEPS steps each."""
+    clients = _clients(first, candidate)
     plan = Plan(
         0,
         first.ids[:clients],
@@ -96,15 +96,15 @@ def _seconds_of(how: Execution, first: Plan, trial: Trial) -> float:
     )
     start = time.perf_counter()
     try:
-        trial(plan, how)
+        trial(plan, candidate)
     except Exception:  # such as a model that diverges: the run itself will tell
         return float("inf")
     return (time.perf_counter() - start) / (clients * STEPS)
 
 
-def _clients(first: Plan, how: Execution) -> int:
-    """As many as run together, and at least two."""
-    together = how.chunk if how.mode == "stacked" else how.threads
+def _clients(first: Plan, candidate: Candidate) -> int:
+    """Return candidate many clients the candidate runs together, at least two."""
+    together = candidate.chunk if candidate.mode == "stacked" else candidate.threads
     return min(len(first.ids), max(2, together))
 
 
@@ -112,12 +112,12 @@ def _has_images(task: Task) -> bool:
     return any(isinstance(part, torch.nn.Conv2d) for part in task.model.modules())
 
 
-def _name(how: Execution) -> list[Any]:
-    return [how.mode, how.channels_last]
+def _name(candidate: Candidate) -> list[Any]:
+    return [candidate.mode, candidate.channels_last]
 
 
-def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Execution]) -> str:
-    """What the answer depends on, as one digest."""
+def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Candidate]) -> str:
+    """Return a digest of what the answer depends on."""
     first = planner.plan(0)
     facts = [
         about,
@@ -128,7 +128,7 @@ def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Executio
         str(tuple(planner.clients.inputs.shape[1:])),
         repr(planner.batch_size),
         str(len(first.ids)),
-        str([(how.mode, how.threads, how.chunk) for how in candidates]),
+        str([(candidate.mode, candidate.threads, candidate.chunk) for candidate in candidates]),
         _machine(),
         torch.__version__,
     ]
@@ -148,7 +148,7 @@ def _memory() -> Path:
 
 
 def _read() -> dict[str, Any]:
-    """What was found before; nothing if the file is missing or damaged."""
+    """Return the answers of earlier calibrations; none if the file is missing or damaged."""
     with suppress(OSError, ValueError):
         found = json.loads(_memory().read_text(encoding="utf-8"))
         if isinstance(found, dict):

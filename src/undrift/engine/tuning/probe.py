@@ -1,4 +1,4 @@
-"""A look at model, loss and data before any work: errors a user would otherwise meet mid-run."""
+"""A look at model, loss and data before any work finds errors that a run would meet later."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from undrift.gradients.task import Loss, per_sample
 
 @dataclass(frozen=True)
 class Facts:
+    """Holds what the engine must know about a model and its loss."""
+
     randomness: str  # of the forward pass: "none", "dropout" (keyed masks), "other" (torch's own)
     separable: bool  # whether the loss is the mean of the losses of the samples
     activations: int  # numbers a forward pass writes, per sample
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation of a forward pass: does it draw random numbers, how much it writes."""
+    """Watches a forward pass: whether it draws random numbers, and how much it writes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -33,7 +35,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """RunOptions otherwise, torch would import its compiler, which takes seconds."""
+        """Return False; a True would make torch import its compiler, which takes seconds."""
         return False
 
     def __torch_dispatch__(
@@ -48,9 +50,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
-    """Raises a clear `ValueError` for a model, loss and data that do not fit each other."""
+    """Return the facts; raise a `ValueError` if model, loss and data do not fit each other."""
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    few = _telling_samples(clients)
+    few = _representative_samples(clients)
     inputs, targets = clients.inputs[few].to(device), clients.targets[few].to(device)
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
     stored = inputs.dtype
@@ -65,7 +67,7 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
                 outputs = functional_call(model, {}, (inputs,))
         except Exception as error:
             if isinstance(error, ValueError) and " needs " in str(error):
-                raise  # a sentence of ours, or as good
+                raise  # the sentence is ours, or as good
             remedy = "check its first layer against the data"
             if clients.prepare is None and stored == torch.uint8:
                 remedy = "turn bytes into floats with Clients(..., prepare=undrift.data.Images())"
@@ -88,8 +90,8 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
     return Facts(randomness, separable, watch.written // len(targets))
 
 
-def _telling_samples(clients: Clients) -> Tensor:
-    """A few samples from everywhere and one of each label: what is true of them is true of all."""
+def _representative_samples(clients: Clients) -> Tensor:
+    """Return indices of a few samples from everywhere and of one of each label."""
     held = torch.from_numpy(clients.index)
     spread = held[:: max(1, len(held) // 8)][:8]
     if clients.targets.ndim != 1 or clients.targets.is_floating_point():
@@ -119,7 +121,7 @@ def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
 
 
 def _separable(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
-    """Whether the loss is the mean over samples: on all of them and on a part, off the start."""
+    """Return whether the loss is the mean over samples, on all of them and on a part."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
     outputs = outputs.double() + noise.to(outputs.device)

@@ -1,181 +1,179 @@
-"""Who makes gradients and how clients run: all that makes a difference to speed alone."""
+"""The choice of an execution: what computes gradients and how clients run, for speed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from undrift.check import require
-from undrift.core import Cohort, Federated, Peer
-from undrift.engine.execution.cohort import Mode
+from undrift.core import Cohort, Peer
+from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan, Planner
+from undrift.engine.settings import Algorithm, ExecutionRecord, ExecutionRequest
 from undrift.engine.tuning import calibrate
 from undrift.engine.tuning.probe import Facts
 from undrift.engine.tuning.rules import (
     STACKED_BYTES,
     STACKED_PEER_BYTES,
-    Execution,
-    Trial,
-    choose,
+    Candidate,
+    TrialRound,
+    candidates,
     chunk_for,
-    intra_op_threads,
     stack_for,
-    trial_of_peers,
-    trial_with_server,
 )
+from undrift.engine.tuning.trials import federated_trial, peer_trial
 from undrift.gradients.compiled import Compiled
 from undrift.gradients.kernels import Kernels, UnsupportedError, build, measure, read
 from undrift.gradients.mlp import Dense
 from undrift.gradients.task import Batch, Task
 
-TORCH_FLOPS = 1e10  # a second that torch reaches on small nets
-STEP_SECONDS = 2e-5  # that calling a gradient takes at least
-KERNEL_SECONDS = 10.0  # of gradients by torch that make compiling a kernel worth it
-
-Pool = tuple[Tensor, Tensor]
-KernelWish = bool | Literal["always", "require"]
-Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
-
-
-@dataclass(frozen=True)
-class ExecutionOptions:
-    """What was asked for; None and "auto" leave it to the engine."""
-
-    mode: Literal["auto"] | Mode
-    chunk_size: int | None
-    threads: int | None
-    channels_last: bool | None
-    compile: bool
-    kernels: KernelWish
-
-    def following(self, manner: Mapping[str, Any] | None) -> ExecutionOptions:
-        """As a run that goes on was begun, so that it gives the same bits."""
-        if not manner:
-            return self
-        begun: KernelWish = "always" if manner.get("kernels") else False
-        return replace(
-            self,
-            kernels=self.kernels if self.kernels in (False, "require") else begun,
-            channels_last=(
-                manner["channels_last"] if self.channels_last is None else self.channels_last
-            ),
-        )
+TORCH_FLOPS = 1e10  # floating-point operations a second that torch reaches on small nets
+STEP_SECONDS = 2e-5  # the least that calling a gradient takes
+KERNEL_SECONDS = 10.0  # gradients by torch must take this long to make compiling a kernel worth it
 
 
 @dataclass(frozen=True)
 class ExecutionChoice:
+    """Says how a run will be executed."""
+
     task: Task  # with the oracle and the layout of images
-    how: Execution
-    gradients: str  # who makes them, for a reader
+    candidate: Candidate
+    gradients: str  # what computes them, for a reader
 
     @property
     def kernels(self) -> bool:
+        """Return whether a compiled kernel computes gradients."""
         return isinstance(self.task.oracle, Kernels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A run, as far as it matters here."""
+    """Describes a run as far as its speed depends on it."""
 
     algorithm: Algorithm
     planner: Planner
-    pool: Pool
+    pool: tuple[Tensor, Tensor]
     facts: Facts
     rounds: int
     alone: bool  # whether one process does it all; several must choose the same
 
-    def trial(self, task: Task) -> Trial:
-        about = task, self.planner, self.pool, self.facts
+    def trial(self, task: Task) -> TrialRound:
+        """Return a function that runs small rounds of the method."""
         if isinstance(self.algorithm, Peer):
-            return trial_of_peers(self.algorithm, *about)
-        return trial_with_server(self.algorithm, *about)
+            return peer_trial(self.algorithm, task, self.planner, self.pool, self.facts)
+        return federated_trial(self.algorithm, task, self.planner, self.pool, self.facts)
 
     def seconds(self, products: int) -> float:
-        """About what all gradients would take with torch."""
+        """Return about what all gradients would take with torch."""
         flops = 2.0 * products * self.planner.width
         gradients = self.rounds * int(self.planner.plan(0).counts.sum()) if self.rounds else 0
         return gradients * (flops / TORCH_FLOPS + STEP_SECONDS)
 
     def sample(self, task: Task) -> Batch:
-        """A minibatch of the first client."""
+        """Return a minibatch of the first client."""
         inputs, targets = self.pool
         clients = self.planner.clients
-        some = torch.from_numpy(clients.index[: min(self.planner.width, int(clients.sizes[0]))])
+        size = min(self.planner.width, int(clients.sizes[0]))
+        index = torch.from_numpy(clients.index[:size]).to(inputs.device)
         key = torch.zeros((), dtype=torch.int64) if task.randomness == "dropout" else None
-        some = some.to(inputs.device)
-        return Batch(task.prepared(inputs[some]), targets[some], None, key)
+        return Batch(task.prepared(inputs[index]), targets[index], None, key)
+
+    @property
+    def cohort(self) -> int:
+        """Return the largest cohort of the first rounds."""
+        rounds = range(min(self.rounds, 3))
+        return max((len(self.planner.plan(t).ids) for t in rounds), default=0)
 
 
 def choose_execution(
-    load: Workload, task: Task, wishes: ExecutionOptions, begun: Mapping[str, Any] | None
+    workload: Workload, task: Task, request: ExecutionRequest, record: ExecutionRecord | None
 ) -> ExecutionChoice:
-    """`begun` is how a run that goes on was executed."""
-    if wishes.compile:
+    """Choose mode, layout and oracle; `record` is how the run was executed before, if it was."""
+    if request.options.compile:
         expected = "a loss that is the mean over the samples of a minibatch"
-        require(load.facts.separable, "compile=True", expected, "another", "leave compile out")
-    asked_for = wishes.kernels
-    wishes = wishes.following(begun)
+        separable = workload.facts.separable
+        require(separable, "compile=True", expected, "another", "leave compile out")
+    wanted_kernels = request.kernels
+    request = request.repeating(record)
     dense = Dense.of(task)
     if dense is not None:
         task = replace(task, oracle=dense)
-    kernels, gradients = _kernels(load, task, wishes, asked_for)
+    kernels, gradients = _kernels(workload, task, request)
     if kernels is not None:
         task = replace(task, oracle=kernels)
-    trial, chunk = load.trial(task), _chunk(load, task, wishes)
-    cohort = _cohort(load) if load.alone else 1
-    about = load.facts, task, load.planner, trial, chunk, wishes.threads
-    possible = choose(wishes.mode, *about, cohort=cohort)
-    how = next((each for each in possible if begun and each.mode == begun["mode"]), possible[0])
-    compiled = wishes.compile and dense is None and kernels is None
-    measures = load.alone and not begun and not compiled and kernels is None
-    if measures and calibrate.wanted(load.rounds, load.planner, possible):
-        name = _name(load.algorithm)
-        how = calibrate.fastest(possible, task, load.planner, trial, name)
-    innermost = how.channels_last if wishes.channels_last is None else wishes.channels_last
-    innermost = innermost and how.mode != "stacked"  # which vmap does not know
+    elif wanted_kernels and not request.kernels:
+        gradients = "torch (as it was begun)"
+    compiled = request.options.compile and dense is None and kernels is None
+    measured = workload.alone and record is None and not compiled and kernels is None
+    candidate = _candidate(workload, task, request, record, measured=measured)
+    layout = request.options.channels_last
+    innermost = candidate.channels_last if layout is None else layout
+    innermost = innermost and candidate.mode != "stacked"  # vmap does not know the layout
     if compiled:
         task, gradients = replace(task, oracle=Compiled()), "torch.compile"
-    return ExecutionChoice(replace(task, channels_last=innermost), how, gradients)
+    return ExecutionChoice(replace(task, channels_last=innermost), candidate, gradients)
 
 
-def _chunk(load: Workload, task: Task, wishes: ExecutionOptions) -> int:
-    if wishes.chunk_size is not None:
-        return wishes.chunk_size
-    peers = isinstance(load.algorithm, Peer)
-    budget = STACKED_PEER_BYTES if peers else STACKED_BYTES
-    chunk = chunk_for(load.facts, task, load.planner, budget)
-    return chunk if peers else min(chunk, stack_for(load.facts, task, load.planner))
+def _candidate(
+    workload: Workload,
+    task: Task,
+    request: ExecutionRequest,
+    record: ExecutionRecord | None,
+    *,
+    measured: bool,
+) -> Candidate:
+    """Return the recorded mode if it is possible, else the fastest by measurement or by rules."""
+    trial = workload.trial(task)
+    possible = candidates(
+        request.mode,
+        facts=workload.facts,
+        task=task,
+        planner=workload.planner,
+        trial=trial,
+        chunk=_chunk(workload, task, request.options.chunk_size),
+        threads=request.options.threads,
+        cohort=workload.cohort if workload.alone else 1,
+    )
+    if measured and calibrate.wanted(workload.rounds, workload.planner, possible):
+        name = _name(workload.algorithm)
+        return calibrate.fastest(possible, task, workload.planner, trial, name)
+    same = [each for each in possible if record is not None and each.mode == record.mode]
+    return (same or possible)[0]
 
 
-def _cohort(load: Workload) -> int:
-    rounds = range(min(load.rounds, 3))
-    return max((len(load.planner.plan(t).ids) for t in rounds), default=0)
+def _chunk(workload: Workload, task: Task, chunk_size: int | None) -> int:
+    """Return how many clients are stacked."""
+    if chunk_size is not None:
+        return chunk_size
+    facts, planner = workload.facts, workload.planner
+    if isinstance(workload.algorithm, Peer):
+        return chunk_for(facts, task, planner, STACKED_PEER_BYTES)
+    chunk = chunk_for(facts, task, planner, STACKED_BYTES)
+    return min(chunk, stack_for(facts, task, planner))
 
 
 def _kernels(
-    load: Workload, task: Task, wishes: ExecutionOptions, asked_for: KernelWish
+    workload: Workload, task: Task, request: ExecutionRequest
 ) -> tuple[Kernels | None, str]:
-    """A kernel for the model if there is one and it pays, and a word on it."""
-    if not wishes.kernels:
-        return None, "torch (as it was begun)" if asked_for else "torch (kernels are off)"
-    sample = load.sample(task)
-    threads = wishes.threads or torch.get_num_threads()
+    """Return a kernel for the model, if there is one and it pays, and a word on it."""
+    if not request.kernels:
+        return None, "torch (kernels are off)"
+    sample = workload.sample(task)
+    threads = request.options.threads or torch.get_num_threads()
     try:
         chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
-        if wishes.kernels is True and load.seconds(chain.products) < KERNEL_SECONDS:
+        if request.kernels is True and workload.seconds(chain.products) < KERNEL_SECONDS:
             return None, "torch (too short a run to compile a kernel for)"
         kernels = build(task, chain, threads)
         with intra_op_threads(0):
             kernels.gain = measure(kernels, task, sample)
-        if not _uses(load, replace(task, oracle=kernels), kernels):
-            raise UnsupportedError(f"{_name(load.algorithm)} adds to the loss")
+        if not _uses(workload, replace(task, oracle=kernels), kernels):
+            raise UnsupportedError(f"{_name(workload.algorithm)} adds to the loss")
     except UnsupportedError as error:
-        if wishes.kernels == "require":
+        if request.kernels == "require":
             raise ValueError(
                 "kernels='require' needs a model, loss and machine that a kernel can be compiled "
                 f"for, got {error}; use kernels=True to do without where it must."
@@ -184,22 +182,22 @@ def _kernels(
     return kernels, f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
 
 
-def _uses(load: Workload, task: Task, kernels: Kernels) -> bool:
-    """Whether the method asks for plain gradients, seen on a step of two clients."""
+def _uses(workload: Workload, task: Task, kernels: Kernels) -> bool:
+    """Return whether the method asks for plain gradients in a step of two clients."""
     before = kernels.calls
-    clients = len(load.planner.clients)
+    clients = len(workload.planner.clients)
     ids = np.unique([0, clients - 1])
     size = len(ids)
     cohort = Cohort(0, clients, size, 1.0)
     plan = Plan(0, ids, np.full(size, 1 / size), np.ones(size, dtype=np.int64), cohort)
     try:
-        load.trial(task)(plan, Execution("loop", ""))
+        workload.trial(task)(plan, Candidate("loop", ""))
     except Exception:
-        return True  # which the run itself will meet
+        return True  # the run itself will raise it
     return kernels.calls > before
 
 
 def _name(algorithm: object) -> str:
-    """Of a method and what is around it."""
+    """Return the name of a method and of those that it wraps."""
     inner = getattr(algorithm, "inner", None)
     return type(algorithm).__name__ + ("" if inner is None else f" of {_name(inner)}")

@@ -1,0 +1,166 @@
+"""What a run is asked to do, and how it was executed, as values that are passed whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from undrift.comm.routes import Route
+from undrift.core import Federated, Peer, Vector
+from undrift.data.clients import Clients
+from undrift.data.work import Work
+from undrift.devices import Fleet
+from undrift.engine.execution.cohort import Mode, Tap
+from undrift.engine.participation import AnyParticipation, Weighting
+from undrift.gradients.task import Loss
+from undrift.topology import Links
+
+if TYPE_CHECKING:
+    from undrift.engine.clock import Clock
+    from undrift.engine.tuning.probe import Facts
+
+Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
+Kernels = bool | Literal["always", "require"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """Says what is evaluated, how often and in batches of which size.
+
+    every: rounds between evaluations on the test set; the last round is always evaluated. Without
+        a test set the training objective is reported.
+    batch_size: samples of one forward pass.
+    train_loss: whether to evaluate the objective on all training data as well.
+    node_accuracy: for peers, whether to evaluate each node's own model as well.
+    gradient_norm: for peers, whether to compute the gradient of the mean model on all data.
+    """
+
+    every: int = 1
+    batch_size: int = 1000
+    train_loss: bool = False
+    node_accuracy: bool = True
+    gradient_norm: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionRecord:
+    """Says how a run is executed; the first three fields decide the bits of its results."""
+
+    mode: Mode
+    channels_last: bool  # whether images go through the model with their channels innermost
+    kernels: bool  # whether a kernel compiled for the model computes gradients
+    why: str = field(default="", compare=False)  # the reason for the mode, for a reader
+    gradients: str = field(default="", compare=False)  # what computes gradients, for a reader
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name, as JSON takes them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ExecutionRecord | None:
+        """Return the record that `to_dict` made, which may stand among others; None without one."""
+        if "mode" not in fields:
+            return None
+        text = {name: fields.get(name, "") for name in ("why", "gradients")}
+        return cls(
+            mode=fields["mode"],
+            channels_last=bool(fields.get("channels_last")),
+            kernels=bool(fields.get("kernels")),
+            **text,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOptions:
+    """Says in detail how clients are run; None leaves the choice to the engine.
+
+    threads: clients, or stacks of clients, that run at a time; by default as many as torch has
+        intra-op threads.
+    chunk_size: clients of a stack in the mode "stacked".
+    channels_last: whether images go through the model with their channels innermost.
+    compile: whether torch's compiler makes the gradients that no kernel makes. It takes a C++
+        compiler and up to a minute before the first round, a few seconds when it has compiled the
+        same before. It pays for convolutional nets of few channels, not for wide ones.
+    like: an earlier run's `run.execution`. Where the options leave a choice, the run is executed in
+        the same way, so that it gives the same bits.
+    """
+
+    threads: int | None = None
+    chunk_size: int | None = None
+    channels_last: bool | None = None
+    compile: bool = False
+    like: ExecutionRecord | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionRequest:
+    """Holds all that a user asked for about the execution of a run."""
+
+    mode: Literal["auto"] | Mode
+    kernels: Kernels
+    options: ExecutionOptions
+
+    def repeating(self, record: ExecutionRecord | None) -> ExecutionRequest:
+        """Return the request with its open choices made as in the record; the mode stays open."""
+        if record is None:
+            return self
+        kernels: Kernels = "always" if record.kernels else False
+        if self.kernels in (False, "require"):
+            kernels = self.kernels
+        layout = self.options.channels_last
+        layout = record.channels_last if layout is None else layout
+        return replace(self, kernels=kernels, options=replace(self.options, channels_last=layout))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationRequest:
+    """Holds the arguments of `simulate`, whose docstring explains them."""
+
+    algorithm: Algorithm
+    model: nn.Module
+    clients: Clients
+    loss: Loss
+    work: Work
+    rounds: int
+    batch_size: int | None
+    participation: AnyParticipation
+    weighting: Weighting | None
+    topology: Links | None
+    allreduce: str | Route | None
+    devices: Fleet | str | None
+    seed: int
+    weight_decay: float
+    clip: float | None
+    evaluation: EvaluationOptions
+    mode: Literal["auto"] | Mode
+    kernels: Kernels
+    execution: ExecutionOptions
+    checkpoint: str | Path | None
+    checkpoint_every: int
+    resume: str | Path | None
+    tap: Tap | None
+    processes: int | None
+    timeout: float
+
+    @property
+    def requested_execution(self) -> ExecutionRequest:
+        """Return what was asked for about the execution."""
+        return ExecutionRequest(mode=self.mode, kernels=self.kernels, options=self.execution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Holds what a run needs besides its method and its executor."""
+
+    training: tuple[bool, ...]  # the training flag of each module of the user's model
+    x0: Vector
+    facts: Facts
+    rounds: int
+    evaluation: EvaluationOptions
+    execution: ExecutionRecord
+    checkpoint_every: int = 1
+    clock: Clock | None = None

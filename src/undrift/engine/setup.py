@@ -1,0 +1,135 @@
+"""The parts of a run, made of the arguments of `simulate` after all of them are checked."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from undrift.comm.routes import Route
+from undrift.core import Federated, Peer
+from undrift.data.work import Deadline
+from undrift.devices import Fleet
+from undrift.devices import parse as parse_devices
+from undrift.engine import participation as laws
+from undrift.engine import validate
+from undrift.engine.clock import Clock, gradient_flops, measure, pace
+from undrift.engine.execution.cohort import Executor
+from undrift.engine.plan import Planner
+from undrift.engine.settings import SimulationRequest
+from undrift.engine.tuning.probe import Facts, inspect
+from undrift.gradients.task import Task
+from undrift.models.layout import Layout
+from undrift.optim.schedules import resolve, scheduled
+from undrift.topology import Links
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Holds the parts of a run that do not depend on how it is executed."""
+
+    task: Task
+    planner: Planner
+    pool: tuple[Tensor, Tensor]  # all inputs and all targets
+    facts: Facts
+    clock: Clock | None
+    links: Links | None
+    route: Route | None
+
+    @property
+    def model(self) -> nn.Module:
+        """Return the copy of the user's model whose parameters are trained."""
+        return self.task.model
+
+
+def prepare(request: SimulationRequest) -> Setup:
+    """Check the request and return what its run is made of; nothing is trained."""
+    validate.check_arguments(request)
+    algorithm, clients = request.algorithm, request.clients
+    devices = request.devices
+    if isinstance(devices, str):
+        kinds = parse_devices(devices, len(clients), seed=request.seed)
+        devices = Fleet(kinds, seed=request.seed)
+    law = laws.parse(request.participation)
+    law.check(len(clients), request.rounds)
+    validate.check_devices(algorithm, clients, request.work, law, devices)
+    if isinstance(algorithm, Peer):
+        validate.check_peers(request, law)
+        weighting: laws.Weighting = "uniform"
+    else:
+        validate.check_federated(request)
+        weighting = "size" if request.weighting is None else request.weighting
+    population = laws.population_weights(weighting, clients.sizes)
+    if scheduled(algorithm):
+        for t in range(request.rounds):
+            resolve(algorithm, t)
+
+    model = copy.deepcopy(request.model)
+    if not request.model.training:  # as loaded; a part in eval mode on purpose stays so
+        model.train()
+    layout = Layout.of(model)
+    algorithm.check(model)
+    facts = inspect(model, request.loss, clients)
+    task = Task(
+        model,
+        layout,
+        request.loss,
+        request.weight_decay,
+        request.clip,
+        facts.randomness,
+        clients.prepare,
+    )
+    pool = (task.cast(clients.inputs), task.cast(clients.targets))
+    planner = Planner(
+        clients,
+        population,
+        law,
+        request.work,
+        request.batch_size,
+        request.seed,
+        devices,
+    )
+    clock, planner = _with_clock(request, task, planner, pool)
+    planner.check(request.rounds)
+    links, route = _check_method(request, layout.gather(model), planner)
+    return Setup(
+        task=task,
+        planner=planner,
+        pool=pool,
+        facts=facts,
+        clock=clock,
+        links=links,
+        route=route,
+    )
+
+
+def _with_clock(
+    request: SimulationRequest, task: Task, planner: Planner, pool: tuple[Tensor, Tensor]
+) -> tuple[Clock | None, Planner]:
+    """Return the simulated clock of the devices, and the planner with a deadline as steps."""
+    fleet, work, clients = planner.fleet, request.work, request.clients
+    if fleet is None:
+        return None, planner
+    limit = work.seconds if isinstance(work, Deadline) else None
+    clock = Clock(fleet, gradient_flops(task, clients), limit)
+    if isinstance(work, Deadline) and isinstance(request.algorithm, Federated):
+        executor = Executor(task, planner, pool, "loop", 1)
+        bill = measure(request.algorithm, executor, len(clients))
+        planner = replace(planner, work=pace(work, clock, bill, clients, request.batch_size))
+    return clock, planner
+
+
+def _check_method(
+    request: SimulationRequest, x0: Tensor, planner: Planner
+) -> tuple[Links | None, Route | None]:
+    """Raise where the method does not fit the model's size or the plans; return its connections."""
+    algorithm = request.algorithm
+    if not isinstance(algorithm, Peer):
+        resolve(algorithm, 0).init(x0)
+        return None, None
+    topology, allreduce = request.topology, request.allreduce
+    links, route = validate.connections(algorithm, topology, allreduce, len(request.clients))
+    for t in range(request.rounds):
+        validate.require_equal_steps(algorithm, planner.plan(t))
+    return links, route

@@ -1,0 +1,94 @@
+"""Trial rounds: a few steps of a few clients, whose results are not used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undrift.comm.routes import Ring
+from undrift.core import Federated, Peer
+from undrift.engine.collectives.inprocess import Exchange, Traffic
+from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.local import Meter
+from undrift.engine.execution.nodes import PeerExecutor
+from undrift.engine.execution.round import play
+from undrift.engine.execution.threads import intra_op_threads
+from undrift.engine.plan import Plan, Planner
+from undrift.engine.tuning.probe import Facts
+from undrift.engine.tuning.rules import Candidate, TrialRound, row_cost, worth_trimming
+from undrift.engine.world import World
+from undrift.gradients.task import Task
+from undrift.optim.schedules import resolve
+from undrift.topology import complete
+
+
+def federated_trial(
+    algorithm: Federated[Any, Any, Any, Any],
+    task: Task,
+    planner: Planner,
+    pool: tuple[Tensor, Tensor],
+    facts: Facts,
+) -> TrialRound:
+    """Return a function that runs a small round of a method with a server."""
+    executors: dict[Candidate, Executor] = {}  # reused, as a run reuses its models for threads
+
+    def executor_for(candidate: Candidate) -> Executor:
+        if candidate not in executors:
+            executors[candidate] = Executor(
+                replace(task, channels_last=candidate.channels_last),
+                planner,
+                pool,
+                candidate.mode,
+                candidate.chunk,
+                row_cost(facts, planner),
+                threads=candidate.threads,
+            )
+        return executors[candidate]
+
+    def trial(plan: Plan, candidate: Candidate) -> object:
+        now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
+        executor, size = executor_for(candidate), len(plan.ids)
+        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
+            return play(now, executor, plan, now.init(x0), {}, x0, Meter(size))
+
+    return trial
+
+
+def peer_trial(
+    algorithm: Peer[Any],
+    task: Task,
+    planner: Planner,
+    pool: tuple[Tensor, Tensor],
+    facts: Facts,
+) -> TrialRound:
+    """Return a function that runs a small round of a method without a server."""
+    executors: dict[Candidate, PeerExecutor] = {}
+
+    def executor_for(candidate: Candidate) -> PeerExecutor:
+        if candidate not in executors:
+            executors[candidate] = PeerExecutor(
+                replace(task, channels_last=candidate.channels_last),
+                planner,
+                pool,
+                candidate.mode,
+                candidate.chunk,
+                World(),
+                candidate.threads,
+                worth_trimming(facts, planner),
+            )
+        return executors[candidate]
+
+    def trial(plan: Plan, candidate: Candidate) -> object:
+        now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
+        executor, size = executor_for(candidate), len(plan.ids)
+        first = replace(plan, counts=np.ones(size, dtype=np.int64))
+        exchange = Exchange(size, complete(size), Ring(), 0, 0, Traffic(size))
+        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
+            nodes = executor.init(now, first, x0, Meter(size))
+            return executor.play(now, plan, nodes, exchange, Meter(size))
+
+    return trial

@@ -1,0 +1,174 @@
+"""Checks of the arguments of `simulate`; each raises one sentence before any work starts."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+from torch import nn
+
+from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
+from undrift.comm import routes
+from undrift.comm.routes import Route
+from undrift.core import AllReduce, Federated, Gossip, Peer
+from undrift.data.clients import Clients
+from undrift.data.work import Deadline, Work
+from undrift.devices import Fleet
+from undrift.engine import participation as laws
+from undrift.engine.execution.cohort import Mode, Tap
+from undrift.engine.plan import Plan
+from undrift.engine.settings import (
+    Algorithm,
+    EvaluationOptions,
+    ExecutionOptions,
+    SimulationRequest,
+)
+from undrift.topology import Links
+
+
+def check_arguments(request: SimulationRequest) -> None:
+    """Raise for arguments of a wrong type or out of range."""
+    if not isinstance(request.algorithm, Federated | Peer):
+        raise ValueError(
+            f"simulate needs an algorithm object such as FedAvg(lr=0.1), got {request.algorithm!r}."
+        )
+    clients, model, loss, work = request.clients, request.model, request.loss, request.work
+    require(isinstance(clients, Clients), "simulate", "undrift.Clients", type(clients).__name__)
+    require(isinstance(model, nn.Module), "simulate", "an nn.Module as model", model)
+    require(callable(loss), "simulate", "a function of outputs and targets as loss", loss)
+    require(isinstance(work, Work), "simulate", "work such as Steps(10) or Epochs(5)", work)
+    require(is_whole(request.seed), "simulate", "a whole number as seed", request.seed)
+    nonnegative = is_whole(request.rounds) and request.rounds >= 0
+    require(nonnegative, "simulate", "rounds >= 0, a whole number", request.rounds)
+    _require_count_or_none("batch_size", request.batch_size)
+    _require_count_or_none("processes", request.processes)
+    _require_counts(checkpoint_every=request.checkpoint_every)
+    _check_options(request.evaluation, request.execution)
+    require_nonnegative("simulate", weight_decay=request.weight_decay)
+    require_positive("simulate", timeout=request.timeout)
+    require_enough_clients(request.processes or 1, clients, request.tap)
+    if request.clip is not None:
+        require_positive("simulate", clip=request.clip)
+    require_choice("simulate", "mode", request.mode, ("auto", *get_args(Mode)))
+    known = request.kernels in ("always", "require") or isinstance(request.kernels, bool)
+    require(known, "simulate", "kernels as True, False, 'always' or 'require'", request.kernels)
+    work.check(len(clients))
+
+
+def _check_options(evaluation: EvaluationOptions, execution: ExecutionOptions) -> None:
+    expected = "evaluation as undrift.EvaluationOptions(every=10)"
+    require(isinstance(evaluation, EvaluationOptions), "simulate", expected, evaluation)
+    expected = "execution as undrift.ExecutionOptions(threads=2)"
+    require(isinstance(execution, ExecutionOptions), "simulate", expected, execution)
+    _require_counts("EvaluationOptions", every=evaluation.every, batch_size=evaluation.batch_size)
+    chunk_size = 1 if execution.chunk_size is None else execution.chunk_size
+    threads = 1 if execution.threads is None else execution.threads
+    _require_counts("ExecutionOptions", chunk_size=chunk_size, threads=threads)
+
+
+def _require_counts(who: str = "simulate", **counts: int) -> None:
+    for name, count in counts.items():
+        positive = is_whole(count) and count >= 1
+        require(positive, who, f"{name} >= 1, a whole number", count)
+
+
+def _require_count_or_none(name: str, count: int | None) -> None:
+    fits = count is None or (is_whole(count) and count >= 1)
+    require(fits, "simulate", f"{name} >= 1, a whole number or None", count)
+
+
+def require_enough_clients(processes: int, clients: Clients, tap: Tap | None = None) -> None:
+    """Raise for processes without a client, and for a tap with more than one process."""
+    enough = len(clients) >= processes
+    expected = f"at least one client for each of {processes} processes"
+    require(enough, "A run", expected, len(clients), "start fewer processes")
+    require(tap is None or processes == 1, "A tap", "one process", f"{processes} processes")
+
+
+def check_devices(
+    algorithm: Algorithm,
+    clients: Clients,
+    work: Work,
+    law: laws.Participation,
+    devices: Fleet | None,
+) -> None:
+    """Raise for devices that fit neither the work, the method nor the participation."""
+    name = type(algorithm).__name__
+    if isinstance(work, Deadline):
+        remedy = "say devices='phone' (--devices phone), or use Steps(k)"
+        require(devices is not None, "Deadline", "the clients' devices", devices, remedy)
+        server = isinstance(algorithm, Federated)
+        require(server, name, "a fixed number of steps, peers wait for all", work, "use Steps(k)")
+    if devices is None:
+        return
+    expected = "devices in words such as 'phone' or as a Fleet"
+    require(isinstance(devices, Fleet), "simulate", expected, devices)
+    devices.check(len(clients))
+    if isinstance(algorithm, Peer):
+        stay = devices.dropout == 0 and devices.trace is None
+        expected = "devices that neither fail nor leave"
+        require(stay, name, expected, "dropout or a trace", "use dropped links")
+    if devices.trace is not None:
+        expected = "availability by rounds or by a trace of seconds"
+        once = clients.availability is None
+        require(once, "simulate", expected, "both", "leave one of them out")
+        drawn = not isinstance(law, laws.Cohorts)
+        expected = "cohorts drawn among those its trace has there"
+        require(drawn, "Fleet", expected, "explicit ones", "use a fraction or a count")
+
+
+def check_federated(request: SimulationRequest) -> None:
+    """Raise for options that only methods without a server have."""
+    name = type(request.algorithm).__name__
+    gradient_norm = request.evaluation.gradient_norm
+    require(not gradient_norm, name, "no gradient_norm, which is of peers", gradient_norm)
+    require(request.topology is None, name, "no topology, it has a server", request.topology)
+    require(request.allreduce is None, name, "no allreduce, it has a server", request.allreduce)
+
+
+def check_peers(request: SimulationRequest, law: laws.Participation) -> None:
+    """Raise for options that only a server could grant: selection, weights and a tap."""
+    clients, weighting = request.clients, request.weighting
+    name = type(request.algorithm).__name__
+    everybody = law in (laws.Fraction(1.0), laws.FixedSize(len(clients)))
+    require(everybody, name, "all peers in every round", law, "leave participation out")
+    always = clients.availability is None
+    require(always, name, "peers that are always there", clients.availability, "use dropped links")
+    weights = laws.population_weights("uniform" if weighting is None else weighting, clients.sizes)
+    equal = bool(np.allclose(weights, 1 / len(clients), rtol=1e-9, atol=0))
+    require(equal, name, "peers that all weigh the same", weighting, "use weighting='uniform'")
+    require(request.tap is None, name, "no tap, peers upload nothing", request.tap)
+
+
+def connections(
+    algorithm: Peer[Any], topology: Links | None, allreduce: str | Route | None, workers: int
+) -> tuple[Links | None, Route | None]:
+    """Return the links and the route of a peer method; raise for one that it does not use."""
+    name = type(algorithm).__name__
+    if isinstance(algorithm, Gossip):
+        require(allreduce is None, name, "a topology, not an all-reduce", allreduce)
+        linked = isinstance(topology, Links) and not isinstance(topology, type)
+        expected = "a topology such as undrift.topology.ring(8)"
+        remedy = "make one of a matrix with Topology(W), of a graph with from_graph(graph)"
+        got = topology if topology is None else type(topology).__name__
+        require(linked, name, expected, got, remedy)
+    if isinstance(algorithm, AllReduce):
+        require(topology is None, name, "a route of all-reduce, not a topology", topology)
+    if topology is not None:
+        fits = topology.size == workers
+        expected = f"{workers} nodes, one for each client"
+        require(fits, "The topology", expected, topology.size, f"make it with {workers} nodes")
+        topology.at(0)
+    return topology, routes.parse("ring" if allreduce is None else allreduce, workers)
+
+
+def require_equal_steps(algorithm: Peer[Any], plan: Plan) -> None:
+    """Raise for unequal K_i where nodes would wait for each other inside a round."""
+    low, high = int(plan.counts.min()), int(plan.counts.max())
+    always = algorithm.every_step or isinstance(algorithm, AllReduce)
+    if low != high and (always or low < algorithm.meetings):
+        few, many = plan.ids[plan.counts.argmin()], plan.ids[plan.counts.argmax()]
+        raise ValueError(
+            f"{type(algorithm).__name__} needs the same number of local steps on every client, "
+            f"got {low} for client {few} and {high} for client {many}; use work=Steps(k)."
+        )
