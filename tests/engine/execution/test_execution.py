@@ -305,7 +305,7 @@ class TestLayout:
 
     def test_stacked_clients_keep_the_usual_layout(self) -> None:
         run = start(mode="stacked", execution=ud.ExecutionOptions(channels_last=True))
-        assert not finished(run).channels_last
+        assert not finished(run).execution.channels_last
 
 
 class TestCalibration:
