@@ -1,0 +1,53 @@
+"""What the pages name exists: modules, names, files and links."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+)
+IMPORT = re.compile(r"^\s*from (undrift[\w.]*) import ([\w, ]+)", re.MULTILINE)
+DOTTED = re.compile(r"\bundrift\.([a-z_]+(?:\.[A-Za-z_]\w*)+)")
+SOURCE = re.compile(r"`((?:src/undrift|tests|undrift|engine|examples|benchmarks)/[\w/]+\.py)`")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def shown(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_imported_names_exist(page: Path) -> None:
+    for module, names in IMPORT.findall(page.read_text()):
+        for name in names.split(","):
+            name = name.split(" as ")[0].strip()
+            if name and not hasattr(importlib.import_module(module), name):
+                importlib.import_module(f"{module}.{name}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_dotted_names_exist(page: Path) -> None:
+    for dotted in DOTTED.findall(page.read_text()):
+        value = importlib.import_module("undrift")
+        for part in dotted.split("."):
+            if not hasattr(value, part):
+                value = importlib.import_module(f"{value.__name__}.{part}")
+            else:
+                value = getattr(value, part)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_named_files_and_links_exist(page: Path) -> None:
+    text = page.read_text()
+    for name in SOURCE.findall(text):
+        places = [ROOT / name, ROOT / "src" / name, ROOT / "src" / "undrift" / name]
+        assert any(place.is_file() for place in places), f"{shown(page)} names {name}"
+    for target in LINK.findall(text):
+        assert (page.parent / target).exists(), f"{shown(page)} links to {target}"
