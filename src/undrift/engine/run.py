@@ -6,15 +6,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from undrift.check import require
 from undrift.core import Vector
-from undrift.engine.checkpoint import shards, store
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
 from undrift.engine.evaluate import Evaluator, Score
@@ -24,7 +21,7 @@ from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan
-from undrift.engine.processes.rendezvous import code_digest
+from undrift.engine.resume import Resumable
 from undrift.engine.settings import RunSettings
 from undrift.engine.world import World
 from undrift.errors import UndriftError
@@ -32,7 +29,7 @@ from undrift.models.layout import sha256
 from undrift.results.record import Record, Totals
 
 
-class Run(RecordDisplay, Iterator[Record]):
+class Run(Resumable, RecordDisplay, Iterator[Record]):
     """Yields a record after each round; `state`, `model` and `totals` are always current."""
 
     record_type: ClassVar[type[Record]] = Record
@@ -55,7 +52,6 @@ class Run(RecordDisplay, Iterator[Record]):
         self._settings, self._task, self._planner = settings, executor.task, executor.planner
         self._elements_per_step = executor.numbers
         self._x0 = settings.x0
-        self._checkpoint: Path | None = None
 
     @property
     def mode(self) -> Mode:
@@ -81,19 +77,6 @@ class Run(RecordDisplay, Iterator[Record]):
     @abstractmethod
     def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
         """Return the record of the round that was just run, with its evaluations."""
-
-    @abstractmethod
-    def _templates(self, x0: Vector) -> tuple[Any, Any]:
-        """Return states of the right structure for a checkpoint to fill."""
-
-    @abstractmethod
-    def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
-        """Return what this process holds of a checkpoint whose parts are all given."""
-
-    @property
-    def _saved_state(self) -> Any:
-        """Return the part of the state that this process saves."""
-        return self.state
 
     @property
     def x(self) -> Vector:
@@ -247,77 +230,3 @@ class Run(RecordDisplay, Iterator[Record]):
         batch = settings.evaluation.batch_size if settings.facts.separable else 2**62
         world = World() if alone or not self.world.open else self.world
         return Evaluator(self._task, planner.clients, planner.population, batch, world)
-
-    def keep_checkpoints(
-        self, checkpoint: str | Path | None, resume: str | Path | None, **settings: str
-    ) -> None:
-        """Save to one folder and resume from another, whose `settings` must be the same."""
-        if checkpoint is None and resume is None and self.world.size == 1:
-            return
-        own = store.settings_of(self.algorithm, self._task, self._planner)
-        self._saved_settings = own | store.without_addresses(settings)
-        self.world.require_same(self._saved_settings | self._common_settings())
-        goal = None if checkpoint is None else Path(checkpoint)
-        source = None if resume is None else Path(resume)
-        restarted = goal is not None and shards.restarted_here(goal, self.world)
-        if goal is not None and restarted and shards.must_resume(goal, self.world):
-            source = goal
-        if source is not None:
-            self._load(source)
-        if goal is None:
-            return
-        goes_on = restarted or (source is not None and source.resolve() == goal.resolve())
-        if not goes_on and shards.hold_checkpoints(goal, self.world):
-            raise ValueError(
-                f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints of an "
-                "earlier run; pass it as resume too, or choose another."
-            )
-        shards.claim(goal, self.world)
-        self._checkpoint = goal
-
-    def _common_settings(self) -> dict[str, str]:
-        """Return what processes must have in common besides the saved settings."""
-        settings = self._settings
-        return {
-            "rounds": repr(self.rounds),
-            "evaluation.every": repr(settings.evaluation.every),
-            "evaluation.batch_size": repr(settings.evaluation.batch_size),
-            "checkpoint_every": repr(settings.checkpoint_every),
-            "mode": self.execution.mode,
-            "kernels": repr(self.execution.kernels),
-            "the code of undrift": code_digest(),
-            "torch": torch.__version__,
-        }
-
-    def _save(self) -> None:
-        if self._checkpoint is None:
-            return
-        snapshot = store.Snapshot(
-            round=self.round,
-            x0=self._x0,
-            server=self._saved_state,
-            clients=self.client_states,
-            totals=self.totals,
-            record=self.record,
-            settings=self._saved_settings,
-            execution=self.execution,
-        )
-        store.write(shards.own_folder(self._checkpoint, self.world), snapshot)
-
-    def _load(self, folder: Path) -> None:
-        def read(path: Path, round: int) -> store.Snapshot:
-            return store.read(
-                path,
-                round,
-                settings=self._saved_settings,
-                templates=self._templates,
-                record_type=self.record_type,
-                device=self._x0.device,
-            )
-
-        parts, all_parts = shards.read(folder, self.world, read)
-        saved = self._own_part(parts) if all_parts else parts[0]
-        expected = f"rounds >= {saved.round}, those already done"
-        require(saved.round <= self.rounds, "resume", expected, self.rounds)
-        self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
-        self.state, self.client_states, self.record = saved.server, saved.clients, saved.record

@@ -1,0 +1,127 @@
+"""How a run is saved after its rounds and goes on from what was saved."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from undrift.check import require
+from undrift.core import Vector
+from undrift.engine.checkpoint import shards, store
+from undrift.engine.plan import Planner
+from undrift.engine.processes.rendezvous import code_digest
+from undrift.engine.settings import ExecutionRecord, RunSettings
+from undrift.engine.world import World
+from undrift.gradients.task import Task
+from undrift.results.record import Record, Totals
+
+
+class Resumable(ABC):
+    """Saves the state of a run to a folder and restores it from one."""
+
+    record_type: ClassVar[type[Record]]
+    algorithm: Any
+    rounds: int
+    round: int
+    totals: Totals
+    record: Record | None
+    state: Any
+    client_states: dict[int, Any]
+    execution: ExecutionRecord
+    world: World
+    _settings: RunSettings
+    _task: Task
+    _planner: Planner
+    _x0: Vector
+    _checkpoint: Path | None = None  # the folder to save to
+    _saved_settings: dict[str, str]
+
+    @abstractmethod
+    def _templates(self, x0: Vector) -> tuple[Any, Any]:
+        """Return states of the right structure for a checkpoint to fill."""
+
+    @abstractmethod
+    def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
+        """Return what this process holds of a checkpoint whose parts are all given."""
+
+    @property
+    def _saved_state(self) -> Any:
+        """Return the part of the state that this process saves."""
+        return self.state
+
+    def keep_checkpoints(
+        self, checkpoint: str | Path | None, resume: str | Path | None, **settings: str
+    ) -> None:
+        """Save to one folder and resume from another, whose `settings` must be the same."""
+        if checkpoint is None and resume is None and self.world.size == 1:
+            return
+        own = store.settings_of(self.algorithm, self._task, self._planner)
+        self._saved_settings = own | store.without_addresses(settings)
+        self.world.require_same(self._saved_settings | self._common_settings())
+        goal = None if checkpoint is None else Path(checkpoint)
+        source = None if resume is None else Path(resume)
+        restarted = goal is not None and shards.restarted_here(goal, self.world)
+        if goal is not None and restarted and shards.must_resume(goal, self.world):
+            source = goal
+        if source is not None:
+            self._load(source)
+        if goal is None:
+            return
+        goes_on = restarted or (source is not None and source.resolve() == goal.resolve())
+        if not goes_on and shards.hold_checkpoints(goal, self.world):
+            raise ValueError(
+                f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints of an "
+                "earlier run; pass it as resume too, or choose another."
+            )
+        shards.claim(goal, self.world)
+        self._checkpoint = goal
+
+    def _common_settings(self) -> dict[str, str]:
+        """Return what processes must have in common besides the saved settings."""
+        settings = self._settings
+        return {
+            "rounds": repr(self.rounds),
+            "evaluation.every": repr(settings.evaluation.every),
+            "evaluation.batch_size": repr(settings.evaluation.batch_size),
+            "checkpoint_every": repr(settings.checkpoint_every),
+            "mode": self.execution.mode,
+            "kernels": repr(self.execution.kernels),
+            "the code of undrift": code_digest(),
+            "torch": torch.__version__,
+        }
+
+    def _save(self) -> None:
+        if self._checkpoint is None:
+            return
+        snapshot = store.Snapshot(
+            round=self.round,
+            x0=self._x0,
+            server=self._saved_state,
+            clients=self.client_states,
+            totals=self.totals,
+            record=self.record,
+            settings=self._saved_settings,
+            execution=self.execution,
+        )
+        store.write(shards.own_folder(self._checkpoint, self.world), snapshot)
+
+    def _load(self, folder: Path) -> None:
+        def read(path: Path, round: int) -> store.Snapshot:
+            return store.read(
+                path,
+                round,
+                settings=self._saved_settings,
+                templates=self._templates,
+                record_type=self.record_type,
+                device=self._x0.device,
+            )
+
+        parts, all_parts = shards.read(folder, self.world, read)
+        saved = self._own_part(parts) if all_parts else parts[0]
+        expected = f"rounds >= {saved.round}, those already done"
+        require(saved.round <= self.rounds, "resume", expected, self.rounds)
+        self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
+        self.state, self.client_states, self.record = saved.server, saved.clients, saved.record
