@@ -19,6 +19,7 @@ from torch import nn
 
 from undrift.check import require
 from undrift.core import Cohort, Federated, Loop, Prelude, Vector
+from undrift.field_help import documented
 
 
 class AcceleratedServer(NamedTuple):
@@ -27,12 +28,15 @@ class AcceleratedServer(NamedTuple):
     inner: Any  # X's own state; its x is the model too
 
 
+@documented
 @dataclass(frozen=True)
 class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
-    """Any method, run from a model already moved along the global momentum."""
+    """Runs any method from a model already moved along the global momentum."""
 
     inner: Federated[Any, Any, Any, Any]
+    """Method with a server whose clients start at the model that they are sent."""
     lam: float = 0.85
+    """Momentum of the look-ahead x + lam m, in [0, 1)."""
 
     def __post_init__(self) -> None:
         method = isinstance(self.inner, Federated)

@@ -31,6 +31,7 @@ from undrift.check import require
 from undrift.comm.codecs import Codec, Wire
 from undrift.core import Cohort, Federated, Loop, Objective, Prelude, Vector
 from undrift.dry import ZeroObjective
+from undrift.field_help import documented
 
 T = TypeVar("T")
 
@@ -40,13 +41,17 @@ class CompressedClient(NamedTuple):
     residual: Tensor  # e: (coded leaves, D) in the upload's order; (0, D) without error feedback
 
 
+@documented
 @dataclass(frozen=True)
 class Compressed(Federated[Any, Any, CompressedClient, Any]):
-    """Any method, its uploads through a codec; the server's state is the inner method's."""
+    """Sends the uploads of any method through a codec; the server's state is the method's own."""
 
     inner: Federated[Any, Any, Any, Any]
+    """Method with a server and one exchange a round, whose uploads are compressed."""
     codec: Codec
+    """Codec of every upload that is as long as the model, such as QSGD(bits=8)."""
     error_feedback: bool = field(default=False, kw_only=True)
+    """Add what the codec lost to the next upload of the client; it needs a codec with error < 1."""
 
     def __post_init__(self) -> None:
         inner: Any = self.inner

@@ -31,6 +31,7 @@ import torch
 
 from undrift.check import require, require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedSpeedServer(NamedTuple):
@@ -38,19 +39,33 @@ class FedSpeedServer(NamedTuple):
     g_hat: Vector  # sum_i w_i g^_i over all clients; zero with aggregation="participants"
 
 
+@documented
 @dataclass(frozen=True)
 class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
-    """Prox-correction and gradient perturbation, for large local intervals and few rounds."""
+    """Corrects the prox term and perturbs gradients, for long local intervals and few rounds."""
 
     lr: float
+    """Step size of the local steps, > 0 and at most lam."""
     lam: float = 10.0
+    """The paper's lambda, >= lr; the prox weight of its experiments is 1 / lam."""
     rho: float = 0.1
+    """Length of the ascent step, >= 0."""
     alpha: float = 0.9375
+    """Share of the perturbed gradient g2 in the direction, in [0, 1]."""
     normalise: bool = True
+    """Divide the ascent step by the norm of the gradient, as the authors' code does; without it
+    line 8 is as printed."""
     correction: bool = True
+    """Update the prox-correction g^_i in every round; without it g^_i stays zero, for the
+    ablation."""
     prox: bool = True
+    """Add the prox term (y - x) / lam to each step; leave it out for the ablation."""
     perturbation: bool = True
+    """Mix in the gradient at the ascended point; leave it out, with one gradient a step, for the
+    ablation."""
     aggregation: Literal["all", "participants"] = "all"
+    """Clients whose corrections move the model: "all" as in the authors' code, or the
+    "participants" of the round as in line 16."""
 
     def __post_init__(self) -> None:
         require_positive("FedSpeed", lr=self.lr, lam=self.lam)

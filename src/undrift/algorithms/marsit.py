@@ -24,6 +24,7 @@ import torch
 from undrift.check import is_whole, require, require_positive
 from undrift.comm.merges import Mean, OneBit
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
@@ -33,15 +34,25 @@ class MarsitNode(NamedTuple):
     s: Any  # of the rule
 
 
+@documented
 @dataclass(frozen=True)
 class Marsit(AllReduce[MarsitNode]):
-    """One bit a coordinate at every hop, unbiased, with global compensation of what was lost."""
+    """Sends one unbiased bit a coordinate at every hop and compensates globally for the loss."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     server_lr: float = 0.01
+    """Step of every coordinate in one-bit rounds, > 0, which must be tuned; in theory lr / sqrt(M
+    D) for M workers and D parameters."""
     period: int | None = None
+    """Rounds from one in full precision to the next, >= 1 and the first included; 1 is PSGD, none
+    has no such round."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state is the worker's own and lives on from round to
+    round."""
     decay: float = 1.0
+    """Factor of lr and server_lr at every full-precision round but the first, in (0, 1]; below 1 it
+    needs a period."""
 
     def __post_init__(self) -> None:
         require_positive("Marsit", lr=self.lr, server_lr=self.server_lr)
