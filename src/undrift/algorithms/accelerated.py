@@ -25,7 +25,7 @@ from undrift.field_help import documented
 class AcceleratedServer(NamedTuple):
     x: Vector
     m: Vector
-    inner: Any  # X's own state; its x is the model too
+    inner: Any  # X's own state, whose x is the model, too
 
 
 @documented
@@ -67,6 +67,7 @@ class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
         return self.inner.init_client(x0, down)
 
     def _ahead(self, server: AcceleratedServer) -> Any:
+        """Return X's own state with the look-ahead Phi as its model."""
         return server.inner._replace(x=server.x + self.lam * server.m)
 
     def broadcast(self, server: AcceleratedServer) -> Any:

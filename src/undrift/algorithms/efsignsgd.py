@@ -26,8 +26,8 @@ from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 class EFSignSGDNode(NamedTuple):
     x: Vector
-    e: Vector  # what compression has kept back so far
-    s: Any  # of the rule
+    e: Vector  # what compression has left out so far
+    s: Any  # state of the rule
 
 
 @documented

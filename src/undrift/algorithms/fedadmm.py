@@ -93,4 +93,5 @@ class FedADMM(Federated[FedADMMServer, Vector, FedADMMClient, Vector]):
         return self.at(server, server.x_tilde + cohort.mass * mean)  # line 5
 
     def at(self, server: FedADMMServer, x_tilde: Vector) -> FedADMMServer:
+        """Return the server's state at another x~, with x from its prox step."""
         return server._replace(x=softshrink(x_tilde, self.l1 / self.rho), x_tilde=x_tilde)

@@ -61,8 +61,8 @@ class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGra
     """Orientation that a client sends: "fedagrac" the first gradient if it runs more steps than the
     mean, else the average; "avg" or "first" always that one; "reverse" the opposite."""
     local_reference: Literal["avg", "sent"] = "avg"
-    """Gradient that a client keeps as nu_i: the "avg" of its steps (Algorithm 3) or what it "sent"
-    (Eq. 4.4)."""
+    """Gradient that a client keeps as nu_i: the "avg" of its steps (the thesis's Algorithm 3) or
+    what it "sent" (its Eq. 4.4)."""
     nu_scope: Literal["participants", "all"] = "participants"
     """Clients whose orientations nu averages: the "participants" of the round (the authors' code)
     or "all"."""
@@ -107,6 +107,7 @@ class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGra
         return FedaGracUpload(y - x, v - nu), FedaGracClient(nu_i, client.sent)
 
     def orientation(self, avg: Vector, first: Vector, steps: Loop) -> Vector:
+        """Return v_i by the scheme, from the mean of the gradients and the first of them."""
         if self.scheme in ("avg", "first"):
             return avg if self.scheme == "avg" else first
         fast = steps.count > steps.mean_count

@@ -31,7 +31,7 @@ class FedLinServer(NamedTuple):
 
 
 class FedLinClient(NamedTuple):
-    """What it heard and said in the first exchange of a round; nothing is kept for the next."""
+    """Holds a client's first exchange of a round for the second one; the next round needs none."""
 
     x: Vector
     g: Vector  # g_i

@@ -53,7 +53,7 @@ class FedPD(Federated[FedPDServer, Vector, FedPDClient, Vector]):
     """Probability of skipping a communication, in [0, 1); a message stands for 1 / (1 - p) local
     passes on average."""
     start: Literal["own", "server"] = "own"
-    """Point at which line 2 starts: the client's "own" last x_i, or x0_i of the "server"."""
+    """Point at which a local pass starts: the client's "own" last x_i, or x0_i of the "server"."""
     coin: int = 0
     """Seed of the coin that decides who skips, the same for all clients."""
 
@@ -84,7 +84,7 @@ class FedPD(Federated[FedPDServer, Vector, FedPDClient, Vector]):
         return server.x  # line 1
 
     def passes(self, t: int) -> int:
-        """How often lines 2-4 run in round t, the same for all clients; 1 / (1 - p) on average."""
+        """Return how often lines 2-4 run in round t, for all clients; 1 / (1 - p) on average."""
         return int(keyed.generator(self.coin, "fedpd", t).geometric(1 - self.p))
 
     def local(self, down: Vector, client: FedPDClient, steps: Loop) -> tuple[Vector, FedPDClient]:

@@ -59,6 +59,7 @@ class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
         return steps(step, x) - x, client
 
     def ascent(self, g: Vector) -> Vector:
+        """Return the ascent step along the gradient g."""
         return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
 
     def update(self, server: FedSAMServer, mean: Vector, cohort: Cohort) -> FedSAMServer:

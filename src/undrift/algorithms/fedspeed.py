@@ -53,8 +53,8 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     alpha: float = 0.9375
     """Share of the perturbed gradient g2 in the direction, in [0, 1]."""
     normalise: bool = True
-    """Divide the ascent step by the norm of the gradient, as the authors' code does; without it
-    line 8 is as printed."""
+    """Divide the ascent step by the norm of the gradient, as the authors' code does; the paper
+    prints it undivided."""
     correction: bool = True
     """Update the prox-correction g^_i in every round; without it g^_i stays zero, for the
     ablation."""
@@ -64,8 +64,8 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     """Mix in the gradient at the ascended point; leave it out, with one gradient a step, for the
     ablation."""
     aggregation: Literal["all", "participants"] = "all"
-    """Clients whose corrections move the model: "all" as in the authors' code, or the
-    "participants" of the round as in line 16."""
+    """Clients whose corrections move the model: "all" as in the authors' code, or the round's
+    "participants" as the paper prints it."""
 
     def __post_init__(self) -> None:
         require_positive("FedSpeed", lr=self.lr, lam=self.lam)
@@ -109,6 +109,7 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
         return y - x, g_hat
 
     def ascent(self, g: Vector) -> Vector:
+        """Return the ascent step along the gradient g."""
         return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
 
     def enrol(self, server: FedSpeedServer, share: float) -> FedSpeedServer:
@@ -117,6 +118,6 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     def update(self, server: FedSpeedServer, mean: Vector, cohort: Cohort) -> FedSpeedServer:
         if self.aggregation == "participants":
             return FedSpeedServer(server.x + mean, server.g_hat)  # line 16
-        learnt = cohort.mass * mean / self.lam if self.correction else 0.0
-        g_hat = server.g_hat - learnt
+        change = cohort.mass * mean / self.lam if self.correction else 0.0
+        g_hat = server.g_hat - change
         return FedSpeedServer(server.x + mean - self.lam * g_hat, g_hat)

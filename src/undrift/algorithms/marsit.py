@@ -30,8 +30,8 @@ from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 class MarsitNode(NamedTuple):
     x: Vector
-    c: Vector  # compensation; only its mean over the workers means something
-    s: Any  # of the rule
+    c: Vector  # compensation, of which only the mean over the workers has a meaning
+    s: Any  # state of the rule
 
 
 @documented

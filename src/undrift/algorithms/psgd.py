@@ -22,7 +22,7 @@ from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 class PSGDNode(NamedTuple):
     x: Vector
-    s: Any  # of the rule
+    s: Any  # state of the rule
 
 
 @documented

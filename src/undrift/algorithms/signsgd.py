@@ -24,7 +24,7 @@ from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 class SignSGDNode(NamedTuple):
     x: Vector
-    s: Any  # of the rule
+    s: Any  # state of the rule
 
 
 @documented

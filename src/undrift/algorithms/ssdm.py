@@ -60,6 +60,6 @@ class SSDM(AllReduce[SSDMNode]):
         n = euclidean(m).view(1)
         if self.norm == "max":
             n = comm.reduce(n, Largest())
-        v = torch.where(n > 0, (m / n).clamp(-1, 1), torch.zeros_like(m))  # but for rounding
+        v = torch.where(n > 0, (m / n).clamp(-1, 1), torch.zeros_like(m))  # rounding may exceed 1
         s = comm.reduce(v, SignSum(self.code, stochastic=True))
         return SSDMNode(node.x - self.lr * (n * s if self.norm == "max" else s), m)
