@@ -40,8 +40,8 @@ class LDSGD(Gossip[LDSGDNode]):
     def __post_init__(self) -> None:
         require_positive("LDSGD", lr=self.lr)
         require_choice("LDSGD", "form", self.form, ("cta", "atc"))
-        whole = is_whole(self.gossip) and self.gossip >= 1
-        require(whole, "LDSGD", "gossip >= 1, a whole number", self.gossip)
+        valid = is_whole(self.gossip) and self.gossip >= 1
+        require(valid, "LDSGD", "gossip >= 1, a whole number", self.gossip)
 
     @property
     def meetings(self) -> int:

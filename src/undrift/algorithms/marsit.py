@@ -56,9 +56,9 @@ class Marsit(AllReduce[MarsitNode]):
 
     def __post_init__(self) -> None:
         require_positive("Marsit", lr=self.lr, server_lr=self.server_lr)
-        whole = self.period is None or (is_whole(self.period) and self.period >= 1)
+        valid = self.period is None or (is_whole(self.period) and self.period >= 1)
         remedy = "leave it out for one-bit rounds only"
-        require(whole, "Marsit", "period >= 1, a whole number or None", self.period, remedy)
+        require(valid, "Marsit", "period >= 1, a whole number or None", self.period, remedy)
         require_rule("Marsit", self.rule)
         require(0 < self.decay <= 1, "Marsit", "decay in (0, 1]", self.decay)
         tied = float(self.decay) == 1 or self.period is not None

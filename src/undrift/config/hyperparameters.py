@@ -82,12 +82,13 @@ def _parameter(field: Field[Any], annotation: Any, text: str) -> Parameter:
     return Parameter(field.name, name, choices, optional, field.default, text)
 
 
-def build(cls: type, given: Mapping[str, Any]) -> Any:
+def build(cls: type, settings: Mapping[str, Any]) -> Any:
     """Return the algorithm with these hyper-parameters, each a value or its text."""
-    require_names(cls, given)
+    require_names(cls, settings)
     hints = get_type_hints(cls)
-    values = {name: _value(cls, name, hints[name], given[name]) for name in given}
-    missing = [field.name for field in fields(cls) if _required(field) and field.name not in given]
+    values = {name: _value(cls, name, hints[name], settings[name]) for name in settings}
+    required = [field.name for field in fields(cls) if _required(field)]
+    missing = [name for name in required if name not in settings]
     if "lr" in missing:
         values["lr"] = DEFAULT_LR
         missing.remove("lr")
@@ -163,63 +164,63 @@ def can_be_none(cls: type, name: str) -> bool:
     return optional or "none" in get_args(kind)
 
 
-def _value(cls: type, name: str, annotation: Any, given: Any) -> Any:
+def _value(cls: type, name: str, annotation: Any, value: Any) -> Any:
     """Return a hyper-parameter's value from a value or its text."""
     kind, optional = without_none(annotation)
-    if optional and (given is None or (isinstance(given, str) and given.lower() == "none")):
+    if optional and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
     try:
-        return _parsed(kind, given)
+        return _parsed(kind, value)
     except ValueError as error:
         needs = str(error).partition(" needs ")[2] or str(error)
         raise ValueError(f"{cls.__name__}'s {name} needs {needs}") from error
 
 
-def _parsed(kind: Any, given: Any) -> Any:
+def _parsed(kind: Any, value: Any) -> Any:
     """Return a value of this type from a value or its text."""
     if kind is bool:
-        return _truth(given)
+        return _truth(value)
     if kind is float:
-        return _number(given)
+        return _number(value)
     if kind is int:
-        return _integer(given)
+        return _integer(value)
     if kind is Rule:
-        require(isinstance(given, str), "It", "a rule such as momentum:0.9", given)
-        return parse_rule(given)
+        require(isinstance(value, str), "It", "a rule such as momentum:0.9", value)
+        return parse_rule(value)
     if get_origin(kind) is Literal:
         choices = get_args(kind)
-        if given not in choices:
-            near = nearest(str(given), map(str, choices))
+        if value not in choices:
+            near = nearest(str(value), map(str, choices))
             raise ValueError(
-                f"It needs one of {', '.join(map(str, choices))}, got {given!r}{near}."
+                f"It needs one of {', '.join(map(str, choices))}, got {value!r}{near}."
             )
-    return given
+    return value
 
 
-def _truth(given: Any) -> bool:
+def _truth(value: Any) -> bool:
     """Return a truth value from one, or from its word."""
-    if isinstance(given, str) and given.lower() in ("true", "false"):
-        return given.lower() == "true"
-    require(isinstance(given, bool), "It", "true or false", given)
-    return bool(given)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    require(isinstance(value, bool), "It", "true or false", value)
+    return bool(value)
 
 
-def _number(given: Any) -> float:
+def _number(value: Any) -> float:
     """Return a number, which may be a schedule, from one or from its text."""
-    if isinstance(given, str):
-        return parse_number(given)
-    number = isinstance(given, int | float) and not isinstance(given, bool)
-    require(number, "It", "a number or a schedule such as exponential(0.1, 0.998)", given)
-    return given if isinstance(given, Schedule) else float(given)
+    if isinstance(value, str):
+        return parse_number(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(number, "It", "a number or a schedule such as exponential(0.1, 0.998)", value)
+    return value if isinstance(value, Schedule) else float(value)
 
 
-def _integer(given: Any) -> int:
+def _integer(value: Any) -> int:
     """Return a whole number from one or from its text."""
-    whole = isinstance(given, int) and not isinstance(given, bool)
-    if isinstance(given, str):
-        whole = given.strip().lstrip("+-").isdecimal()
-    require(whole, "It", "a whole number", given)
-    return int(given)
+    integer = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, str):
+        integer = value.strip().lstrip("+-").isdecimal()
+    require(integer, "It", "a whole number", value)
+    return int(value)
 
 
 def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
