@@ -7,7 +7,7 @@ WORKERS ?= auto
 CODE := src tests examples benchmarks
 ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
 
-.PHONY: demo test lint test-fast test-long bench bench-network bench-peers bench-speed format clean
+.PHONY: demo test lint test-fast test-long names bench bench-network bench-peers bench-speed format clean
 
 demo: $(READY)  ## compare six methods on the embedded digits: a table, curves and records
 	$(BIN)/undrift compare $(ALL) --lr 0.03,0.1,0.3 --seeds 2 --rounds 20 --clients 20 \
@@ -26,6 +26,9 @@ test-fast: $(READY)
 
 test-long: $(READY)  ## the statistical and exhaustive checks, minutes
 	$(BIN)/pytest -n $(WORKERS) -m long
+
+names: $(READY)  ## names.json and the tables of docs from the classes, after a method has changed
+	$(BIN)/python -m undrift.cli.generate
 
 bench: $(READY)  ## one-bit operations and the cost of minibatches on this machine
 	$(BIN)/python benchmarks/onebit.py

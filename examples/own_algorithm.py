@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 import undrift as ud
+from undrift.field_help import documented
 from undrift.testing import check_algorithm
 
 
@@ -14,12 +15,15 @@ class HeavyServer(NamedTuple):
     m: torch.Tensor
 
 
+@documented
 @dataclass(frozen=True)
 class Heavy(ud.Federated):
-    """m <- beta m + mean of updates; x <- x + m."""
+    """Adds momentum to the server: m <- beta m + mean of updates; x <- x + m."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     beta: float = 0.9
+    """Share of the old momentum that stays, in [0, 1)."""
 
     def init(self, x0):
         return HeavyServer(x0, torch.zeros_like(x0))

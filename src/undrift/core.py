@@ -30,54 +30,77 @@ Draw = Callable[[str, Tensor], Tensor]  # keyed uniforms in [0, 1) with the shap
 
 
 class Outputs(NamedTuple):
-    """What the model says about the current minibatch, before the loss."""
+    """Holds what the model computes for the current minibatch."""
 
     logits: Tensor
-    features: Tensor  # what enters the model's classifier
-    loss: Tensor  # on this minibatch, a scalar
+    features: Tensor  # input of the model's classifier
+    loss: Tensor  # mean over this minibatch, a scalar
 
 
 class Objective(Protocol):
-    """F_i on one minibatch; every call at one step sees the same samples and dropout masks."""
+    """Evaluates F_i on one minibatch; every call sees the same samples and dropout masks."""
 
     @property
-    def t(self) -> int: ...  # round, from 0
+    def t(self) -> int:
+        """Return the round, counted from 0."""
+
     @property
-    def k(self) -> int: ...  # step within this pass of the loop, from 0
+    def k(self) -> int:
+        """Return the step within this pass of the loop, counted from 0."""
+
     @property
-    def level(self) -> Tensor: ...  # (D,) index of the model's block each coordinate belongs to
-    def __call__(self, x: Vector) -> Tensor: ...
-    def grad(self, x: Vector) -> Vector: ...
-    def outputs(self, x: Vector) -> Outputs: ...
+    def level(self) -> Tensor:
+        """Return for each coordinate, as integers of shape (D,), the index of its model block."""
+
+    def __call__(self, x: Vector) -> Tensor:
+        """Return F_i(x), a scalar that can be differentiated."""
+
+    def grad(self, x: Vector) -> Vector:
+        """Return the gradient of F_i at x, weight decay and clipping included."""
+
+    def outputs(self, x: Vector) -> Outputs:
+        """Return logits, features and loss of the model with parameters x."""
+
     def plus(self, term: Callable[[Vector], Tensor]) -> Objective:
-        """F_i + term, where term gives one value per sample (averaged like F_i) or a scalar."""
-        ...
+        """Return F_i + term, where term gives a scalar or one value per sample to be averaged."""
 
 
 class Loop(Protocol):
-    """This client's K_i local minibatches: `y = steps(step, x)`; calling again gives the next K_i.
+    """Runs this client's K_i local minibatches: `y = steps(step, x)`.
 
-    Under the stacked engine `count` differs between clients, so it is a tensor and may be used in
-    arithmetic and in `torch.where`, never in an `if`.
+    Calling it again runs the next K_i. Under the stacked engine `count` differs between clients, so
+    it is a tensor and may be used in arithmetic and in `torch.where`, never in an `if`.
     """
 
     @property
-    def t(self) -> int: ...
+    def t(self) -> int:
+        """Return the round, counted from 0."""
+
     @property
-    def count(self) -> Tensor: ...  # K_i, a float scalar
+    def count(self) -> Tensor:
+        """Return K_i as a scalar of floating point."""
+
     @property
-    def mean_count(self) -> float: ...  # sum_i w_i K_i over the cohort
+    def mean_count(self) -> float:
+        """Return sum_i w_i K_i over the cohort."""
+
     @property
-    def full(self) -> Objective: ...  # the whole local data
-    def __call__(self, step: Callable[[T, Objective], T], init: T) -> T: ...
+    def full(self) -> Objective:
+        """Return the objective on all local data instead of a minibatch."""
+
+    def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
+        """Return the carry after K_i calls of `step`, the first of which receives `init`.
+
+        `step` maps a carry (tensors) and the objective of one minibatch to the next carry.
+        """
+
     def draw(self, purpose: str, like: Tensor) -> Tensor:
-        """Uniforms keyed by (seed, purpose, round, client): the same purpose, the same draws."""
-        ...
+        """Return uniforms in [0, 1), shaped as `like`, keyed by seed, purpose, round and client."""
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Who took part in a round."""
+    """Says who took part in a round."""
 
     t: int
     population: int  # N
@@ -86,60 +109,82 @@ class Cohort:
 
 
 class Federated(ABC, Generic[S, B, C, U]):
-    """A method with a server, cut at the wire: broadcast / local / update."""
+    """A method with a server, which is cut at the wire: broadcast / local / update.
+
+    S is the state of the server, B what it broadcasts, C the state of a client, U its upload.
+    """
+
+    family: ClassVar[str] = "federated"
 
     @property
     def starts_at_broadcast(self) -> bool:
-        """Whether clients start their local steps at the model the server sends."""
+        """Return whether clients start their local steps at the model that the server sends."""
         return True
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a model that lacks what the method asks of it, before any work."""
+        """Raise a ValueError if the model lacks what the method needs, before any work."""
 
     @abstractmethod
-    def init(self, x0: Vector) -> S: ...
+    def init(self, x0: Vector) -> S:
+        """Return the server's state before the first round; its field `x` is the first model x0."""
 
     @abstractmethod
     def init_client(self, x0: Vector, down: B) -> C:
-        """State of a client at its first round."""
+        """Return a client's state at its first round, from the first model and that broadcast."""
 
     @abstractmethod
-    def broadcast(self, server: S) -> B: ...
+    def broadcast(self, server: S) -> B:
+        """Return what the server sends to every client of the cohort."""
 
     @abstractmethod
     def local(self, down: B, client: C, steps: Loop) -> tuple[U, C]:
-        """One client's round. Every leaf of the upload is an increment, never an absolute."""
+        """Run one client's round.
+
+        Args:
+            down: what the server sent.
+            client: state of this client after its last round.
+            steps: runs its local minibatches.
+
+        Returns:
+            The upload, every leaf of which is an increment and never an absolute vector, and the
+            client's new state.
+        """
 
     @abstractmethod
     def update(self, server: S, mean: U, cohort: Cohort) -> S:
-        """Sees only the weighted mean of the uploads."""
+        """Return the server's next state from `mean`, the weighted mean of the cohort's uploads."""
 
     def enrol(self, server: S, share: float) -> S:
-        """Newcomers with zero duals enlarge the population; the old one keeps this share of it.
+        """Return the server's state after newcomers with zero duals have enlarged the population.
 
-        A server that holds a mean of duals over all clients multiplies it by `share`.
+        A server that holds a mean of duals over all clients multiplies it by `share`, the part of
+        the new population that the old one makes up.
         """
         return server
 
     def pack(self, up: U, client: C, steps: Loop) -> tuple[Any, C]:
-        """The wire format of an upload, as tensors; bytes are counted on what this returns."""
+        """Return the tensors that travel, whose bytes are counted, and the client's new state."""
         return up, client
 
     def unpack(self, wire: Any) -> U:
+        """Return the upload from the tensors that travelled."""
         return wire  # type: ignore[no-any-return]
 
 
 class Prelude(Federated[S, B, C, U]):
-    """A method with one more exchange before the broadcast, over the same cohort."""
+    """A method that has one more exchange before the broadcast, over the same cohort."""
 
     @abstractmethod
-    def ask(self, server: S) -> Any: ...
+    def ask(self, server: S) -> Any:
+        """Return what the server sends in the first exchange."""
 
     @abstractmethod
-    def answer(self, down: Any, client: C, steps: Loop) -> tuple[Any, C]: ...
+    def answer(self, down: Any, client: C, steps: Loop) -> tuple[Any, C]:
+        """Return a client's answer to `ask` and its state, which `local` receives."""
 
     @abstractmethod
-    def hear(self, server: S, mean: Any, cohort: Cohort) -> S: ...
+    def hear(self, server: S, mean: Any, cohort: Cohort) -> S:
+        """Return the server's state after the weighted mean of the answers; then it broadcasts."""
 
 
 class Merge(ABC):
@@ -199,40 +244,56 @@ class Merge(ABC):
 
 
 class Comm(Protocol):
-    """What one peer can ask of the others; all of them ask the same, in the same order."""
+    """Offers what a peer can ask of the others; all of them ask the same, in the same order."""
 
     @property
-    def size(self) -> int: ...
-    def mix(self, tree: T) -> T: ...  # sum_j W_ij v_j over the neighbours j and i itself
-    def reduce(self, v: Vector, how: Merge) -> Vector: ...  # the route is the engine's choice
+    def size(self) -> int:
+        """Return the number of peers."""
+
+    def mix(self, tree: T) -> T:
+        """Return sum_j W_ij v_j over the neighbours j and i itself, for each tensor v of `tree`."""
+
+    def reduce(self, v: Vector, how: Merge) -> Vector:
+        """Return the workers' vectors combined by `how`, on a route that the engine chooses."""
 
 
 class Peer(ABC, Generic[N]):
-    """A method without a server: the paper's "worker m" box is the program."""
+    """A method without a server, whose program is the paper's "worker m"; N is a node's state."""
+
+    family: ClassVar[str] = "peer"
 
     @property
     def every_step(self) -> bool:
-        """Whether it communicates at every local step, not once a round."""
+        """Return whether nodes communicate at every local step instead of once a round."""
         return False
 
     @property
     def meetings(self) -> int:
-        """In how many of a round's first steps nodes meet; no K_i may end before, unless all do."""
+        """Return in how many of a round's first steps nodes meet.
+
+        No client may have fewer steps, unless all have the same number.
+        """
         return 1
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a model that lacks what the method asks of it, before any work."""
+        """Raise a ValueError if the model lacks what the method needs, before any work."""
 
     @abstractmethod
-    def init(self, x0: Vector, f: Objective) -> N: ...
+    def init(self, x0: Vector, f: Objective) -> N:
+        """Return a node's state before the first round, from the first model and minibatch."""
 
     @abstractmethod
-    def round(self, node: N, steps: Loop, comm: Comm) -> N: ...
+    def round(self, node: N, steps: Loop, comm: Comm) -> N:
+        """Return a node's next state; `steps` runs its minibatches, `comm` reaches the others."""
 
 
 class Gossip(Peer[N]):
-    """A peer method that mixes with its neighbours; it needs a topology."""
+    """A peer method that mixes with its neighbours, so it needs a topology."""
+
+    family = "gossip"
 
 
 class AllReduce(Peer[N]):
-    """A peer method that reduces over all workers; it needs a route."""
+    """A peer method that reduces over all workers, so it needs a route."""
+
+    family = "all-reduce"

@@ -1,10 +1,11 @@
 """Checks that every algorithm of the contract must pass, for ours and for yours.
+
     from undrift.testing import check_algorithm
     check_algorithm(MyMethod(lr=0.1))
 
-Each check raises AssertionError with what was expected; `CHECKS` lists them for parametrised tests.
-They run a small net on four unequal clients with ragged minibatches, dropout and, where the method
-allows it, unequal work; peers are linked as a ring.
+A check raises AssertionError with what was expected; `CHECKS` lists them for parametrised tests.
+Checks run a small net on four unequal clients with ragged minibatches, dropout and, where the
+method allows it, unequal work; peers are linked as a ring.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from undrift.engine.simulate import simulate
 from undrift.optim.schedules import Schedule
 from undrift.topology import ring
 
-Algorithm = Any  # a Federated or Peer that is also a dataclass, which no type can say
+Algorithm = Any  # Federated or Peer, and a dataclass: Python has no type for both
 ROUNDS = 4
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
-    """Run every check of its family; the first that fails raises."""
+    """Run every check of the algorithm's family; the first that fails raises."""
     for check in checks_for(algorithm):
         check(algorithm)
 
 
 def small_net(seed: int = 0, dropout: float = 0.3, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Return a classifier of six inputs and three classes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers = nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3)
@@ -49,7 +51,7 @@ def small_net(seed: int = 0, dropout: float = 0.3, dtype: torch.dtype = torch.fl
 def small_clients(
     sizes: tuple[int, ...] = (11, 7, 16, 9), seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> Clients:
-    """Clients whose inputs and labels follow different laws."""
+    """Return clients whose inputs and labels follow different laws."""
     rng = np.random.default_rng(seed)
     pairs = []
     for i, n in enumerate(sizes):
@@ -60,7 +62,7 @@ def small_clients(
 
 
 def start(algorithm: Algorithm, **options: Any) -> Run:
-    """A run on the small problem, ready to be iterated."""
+    """Return a run on the small problem, ready to be iterated."""
     dtype = options.pop("dtype", torch.float64)
     settings: dict[str, Any] = {
         "loss": nn.functional.cross_entropy,
@@ -83,13 +85,14 @@ def start(algorithm: Algorithm, **options: Any) -> Run:
 
 
 def finish(run: Run) -> Tensor:
+    """Run to the end and return x, that of the server or those of all nodes."""
     for _ in run:
         pass
     return run.x
 
 
 def check_is_a_value(algorithm: Algorithm) -> None:
-    """A frozen dataclass that survives pickling: nothing hides in `self`."""
+    """Check that it is a frozen dataclass that survives pickling: nothing hides in `self`."""
     assert isinstance(algorithm, Federated | Peer), "derive from Federated or Peer"
     frozen = dataclasses.is_dataclass(algorithm) and algorithm.__dataclass_params__.frozen
     assert frozen, f"{type(algorithm).__name__} must be a dataclass with frozen=True"
@@ -97,55 +100,55 @@ def check_is_a_value(algorithm: Algorithm) -> None:
 
 
 def check_state(algorithm: Algorithm) -> None:
-    """The state of the server or the nodes has the model as its field x, of its size and dtype."""
+    """Check that states have the model as their field x, in its size and dtype."""
     for dtype in (torch.float32, torch.float64):
         run = start(algorithm, dtype=dtype, rounds=2)
         before = run.x.shape
         x = finish(run)
         assert x.shape == before, f"x changed its shape from {before} to {x.shape}"
-        for held in (run.state, *run.client_states.values()):
-            for name, leaf in tree.named_leaves(held).items():
+        for state in (run.state, *run.client_states.values()):
+            for name, leaf in tree.named_leaves(state).items():
                 floating = leaf.is_floating_point()
                 assert not floating or leaf.dtype == dtype, f"{name} is {leaf.dtype}, not {dtype}"
 
 
 def check_precision(algorithm: Algorithm) -> None:
-    """float32 follows float64."""
+    """Check that float32 follows float64."""
     single = finish(start(algorithm, dtype=torch.float32))
     double = finish(start(algorithm, dtype=torch.float64))
     assert _apart(single.double(), double) < 1e-4, "float32 and float64 disagree"
 
 
 def check_stacked_equals_loop(algorithm: Algorithm) -> None:
-    """One client at a time and all under vmap give the same, for unequal K_i and any chunk."""
-    alone = start(algorithm)
-    finish(alone)
+    """Check that clients one at a time and under vmap agree, for unequal K_i and any chunk."""
+    loop = start(algorithm)
+    finish(loop)
     for chunk in (1, 2, 4):
         stacked = start(algorithm, mode="stacked", chunk_size=chunk)
         finish(stacked)
-        pairs = [(alone.state, stacked.state)]
-        pairs += [(alone.client_states[i], stacked.client_states[i]) for i in alone.client_states]
+        pairs = [(loop.state, stacked.state)]
+        pairs += [(loop.client_states[i], stacked.client_states[i]) for i in loop.client_states]
         for one, other in pairs:
             for a, b in zip(tree.leaves(one), tree.leaves(other), strict=True):
                 assert _apart(a, b) < 1e-12, f"stacked (chunks of {chunk}) and loop disagree"
 
 
 def check_threads_equal_loop(algorithm: Algorithm) -> None:
-    """Clients side by side and one at a time give the same, bit by bit."""
-    threaded = {"mode": "threads", "execution": ExecutionOptions(threads=3)}
-    alone, beside = start(algorithm), start(algorithm, **threaded)
-    finish(alone)
-    finish(beside)
-    assert sorted(alone.client_states) == sorted(beside.client_states), "other clients have states"
-    for run in (alone, beside):
+    """Check that clients side by side and one at a time give the same, bit by bit."""
+    options = {"mode": "threads", "execution": ExecutionOptions(threads=3)}
+    loop, threads = start(algorithm), start(algorithm, **options)
+    finish(loop)
+    finish(threads)
+    assert sorted(loop.client_states) == sorted(threads.client_states), "other clients have states"
+    for run in (loop, threads):
         run.client_states = dict(sorted(run.client_states.items()))
-    held = [(run.state, tuple(run.client_states.values())) for run in (alone, beside)]
-    for a, b in zip(*map(tree.leaves, held), strict=True):
+    states = [(run.state, tuple(run.client_states.values())) for run in (loop, threads)]
+    for a, b in zip(*map(tree.leaves, states), strict=True):
         assert torch.equal(a, b), "threads and loop disagree; does the method keep something?"
 
 
 def check_no_mutation(algorithm: Algorithm) -> None:
-    """A round makes new states and leaves the old ones as they were."""
+    """Check that a round makes new states and leaves the old ones as they were."""
     run = start(algorithm)
     next(run)
     old = tree.leaves((run.state, tuple(run.client_states.values())))
@@ -156,16 +159,17 @@ def check_no_mutation(algorithm: Algorithm) -> None:
 
 
 def check_resume(algorithm: Algorithm) -> None:
-    """Saved in the middle and resumed in another run: bit-identical."""
-    whole = finish(start(algorithm))
+    """Check that a run that is saved in the middle and resumed ends with the same bits."""
+    uninterrupted = finish(start(algorithm))
     with tempfile.TemporaryDirectory() as folder:
         finish(start(algorithm, rounds=ROUNDS // 2, checkpoint=folder))
-        rest = finish(start(algorithm, resume=folder))
-    assert torch.equal(whole, rest), "the resumed run ends elsewhere; is all state in the tuples?"
+        resumed = finish(start(algorithm, resume=folder))
+    same = torch.equal(uninterrupted, resumed)
+    assert same, "the resumed run ends elsewhere; is all state in the tuples?"
 
 
 def check_deterministic(algorithm: Algorithm) -> None:
-    """Same seed, same bits; the order in which a cohort is listed does not matter."""
+    """Check that the same seed gives the same bits, in whatever order a cohort is listed."""
     cohorts = [[0, 2], [3, 1, 0], [1, 2], [3, 0]]
     ends = [
         finish(start(algorithm, participation=[order(c) for c in cohorts]))
@@ -175,7 +179,7 @@ def check_deterministic(algorithm: Algorithm) -> None:
 
 
 def check_schedules(algorithm: Algorithm) -> None:
-    """A hyper-parameter given as a constant schedule is the same as the number."""
+    """Check that a hyper-parameter as a constant schedule is the same as the number."""
     plain = finish(start(algorithm))
     for field in dataclasses.fields(algorithm):
         value = getattr(algorithm, field.name)
@@ -187,28 +191,28 @@ def check_schedules(algorithm: Algorithm) -> None:
 
 
 def check_repeatable(algorithm: Algorithm) -> None:
-    """Same seed, same bits; another seed, other minibatches."""
+    """Check that the same seed gives the same bits, and another seed other minibatches."""
     ends = [finish(start(algorithm, seed=seed)) for seed in (3, 3, 4)]
     assert torch.equal(ends[0], ends[1]), "runs with the same seed differ"
     assert not torch.equal(ends[0], ends[2]), "runs with different seeds are the same"
 
 
 def check_agreement(algorithm: Algorithm) -> None:
-    """All-reduce leaves the same model with every worker, whatever the route."""
+    """Check that all-reduce leaves the same model with every worker, whatever the route."""
     for route in ("ring", "segmented-ring:20", "torus:2x2", "tree", "server"):
         x = finish(start(algorithm, allreduce=route))
         assert bool((x == x[:1]).all()), f"workers end with different models on {route}"
 
 
 def check_alone(algorithm: Algorithm) -> None:
-    """One node without any other, and two."""
+    """Check that one node without any other works, and two."""
     for sizes in ((9,), (9, 6)):
         run = start(algorithm, clients=small_clients(sizes), work=Steps(3))
         assert finish(run).isfinite().all()
 
 
 def check_zero_weight(algorithm: Algorithm) -> None:
-    """A client with weight zero changes nothing, whether it takes part or not."""
+    """Check that a client with weight zero changes nothing, whether it takes part or not."""
     weights = (1.0, 2.0, 0.0, 1.5)
     ends = [
         finish(start(algorithm, weighting=weights, participation=[cohort] * ROUNDS))
@@ -219,14 +223,14 @@ def check_zero_weight(algorithm: Algorithm) -> None:
 
 
 def check_single_client(algorithm: Algorithm) -> None:
-    """Cohorts of one client, and a population of one."""
+    """Check that cohorts of one client work, and a population of one."""
     assert finish(start(algorithm, participation=1)).isfinite().all()
-    alone = start(algorithm, clients=small_clients((9,)), work=Steps(3), participation=1.0)
-    assert finish(alone).isfinite().all()
+    run = start(algorithm, clients=small_clients((9,)), work=Steps(3), participation=1.0)
+    assert finish(run).isfinite().all()
 
 
 def check_increments(algorithm: Algorithm) -> None:
-    """Where nothing pulls, nothing is sent: uploads are increments, never absolute vectors."""
+    """Check that uploads are increments: on a flat objective nothing is sent."""
     sent: list[Upload] = []
 
     def flat(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -237,11 +241,12 @@ def check_increments(algorithm: Algorithm) -> None:
     for upload in sent:
         for name, leaf in tree.named_leaves(upload.upload).items():
             if leaf.shape == run.x.shape:
-                quiet = float(leaf.abs().max())
-                assert quiet < 1e-12, f"upload {name!r} is {quiet:g} on a flat objective"
+                size = float(leaf.abs().max())
+                assert size < 1e-12, f"upload {name!r} is {size:g} on a flat objective"
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference of two tensors."""
     return float((one - other).abs().max()) if one.numel() else 0.0
 
 
@@ -263,11 +268,12 @@ CHECKS: tuple[Callable[[Algorithm], None], ...] = (
     check_increments,
 )
 GOSSIP_CHECKS = (*_EVERY, check_precision, check_repeatable, check_alone)
-ALLREDUCE_CHECKS = (*_EVERY, check_repeatable, check_agreement, check_alone)  # signs may flip
+# Without the check of precision, because rounding may flip a sign.
+ALLREDUCE_CHECKS = (*_EVERY, check_repeatable, check_agreement, check_alone)
 
 
 def checks_for(algorithm: Algorithm) -> tuple[Callable[[Algorithm], None], ...]:
-    """The checks of the algorithm's family."""
+    """Return the checks of the algorithm's family."""
     if isinstance(algorithm, AllReduce):
         return ALLREDUCE_CHECKS
     return GOSSIP_CHECKS if isinstance(algorithm, Peer) else CHECKS

@@ -31,7 +31,7 @@ from benchmarks.speed.usage import Process, Reading, Span
 from benchmarks.speed.workloads import WORKLOADS, Amount
 
 import undrift as ud
-from undrift.cli.methods import SUMMARIES
+from undrift.cli.names import SUMMARIES
 from undrift.data import datasets
 from undrift.errors import DivergenceError
 

@@ -20,12 +20,12 @@ import pytest
 
 import undrift as ud
 from undrift import data, devices, models
-from undrift.cli import options
-from undrift.cli.flags import flags_of
-from undrift.cli.methods import FILE_SUMMARY, SUMMARIES
+from undrift.cli import generate, names, options
+from undrift.cli.names import FILE_SUMMARY, SUMMARIES, flags_of
 from undrift.cli.run import run_file
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS, without_none
 from undrift.engine.processes import elastic, rendezvous
+from undrift.field_help import field_help
 
 OPTIONAL = {"matplotlib", "optuna", "transformers", "datasets", "sklearn", "pandas", "jinja2"}
 UNASKED = {"networkx", "pydantic", "typer", "rich", "PIL"} | OPTIONAL
@@ -183,6 +183,17 @@ def test_a_module_that_lacks_another_says_which(
         _ = ud.lacking
 
 
+def test_names_json_is_made_from_the_classes() -> None:
+    fresh = generate.NAMES.read_text(encoding="utf-8") == generate.names_json()
+    assert fresh, "src/undrift/cli/names.json is stale; run `make names`"
+
+
+def test_docs_tables_are_made_from_the_classes() -> None:
+    for path, text in generate.pages().items():
+        fresh = path.is_file() and path.read_text(encoding="utf-8") == text
+        assert fresh, f"{path} is stale; run `make names`"
+
+
 def test_lines_of_help_are_the_classes_own() -> None:
     first = {name: (inspect.getdoc(cls) or "").splitlines()[0] for name, cls in METHODS.items()}
     assert first == SUMMARIES
@@ -198,6 +209,7 @@ def test_flags_are_the_class_s_fields(method: str) -> None:
     for field in fields(cls):
         default = DEFAULT_LR if field.default is MISSING else field.default
         flag, (kind, option) = flags[field.name], get_args(flags[field.name].annotation)
+        assert option.help == field_help(cls)[field.name]
         assert option.rich_help_panel == f"{cls.__name__}'s hyper-parameters"
         if hints[field.name] is bool:
             assert (kind, flag.default, option.metavar) == (bool, default, None)
@@ -211,8 +223,8 @@ def test_flags_are_the_class_s_fields(method: str) -> None:
 
 
 def test_names_in_the_help_are_the_library_s() -> None:
-    assert options.DATA_SETS.split(", ") == list(data.NAMES)
-    assert options.MODELS.split(", ") == list(models.MODELS)
-    assert options.KINDS.split(", ") == [*devices.PRESETS, *devices.MIXES]
+    assert names.DATA_SETS.split(", ") == list(data.NAMES)
+    assert names.MODELS.split(", ") == list(models.MODELS)
+    assert names.DEVICES.split(", ") == [*devices.PRESETS, *devices.MIXES]
     assert options.RESTARTS == elastic.RESTARTS
     assert options.TIMEOUT == rendezvous.TIMEOUT

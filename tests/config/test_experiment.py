@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from undrift.config.experiment import Experiment, Method, from_text, parse_changes
-from undrift.config.hyperparameters import METHODS, build, known, without_none
+from undrift.config.hyperparameters import METHODS, build, method_class, without_none
 from undrift.config.schema import json_schema
 from undrift.config.template import starter
 from undrift.core import AllReduce, Federated, Gossip
@@ -549,7 +549,7 @@ class TestOwnMethods:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         own = own_method(tmp_path, "extra: int = 3")
-        assert known(own) is known(own)  # imported once
+        assert method_class(own) is method_class(own)  # imported once
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
         (tmp_path / "own.py").rename(tmp_path / "own_module_of_a_test.py")
@@ -567,7 +567,7 @@ class TestOwnMethods:
         for folder, line in (("a", "extra: int = 1"), ("b", "extra: float = 2.5")):
             (tmp_path / folder).mkdir()
             names.append(own_method(tmp_path / folder, line))
-        assert [build(known(name), {}).extra for name in names] == [1, 2.5]
+        assert [build(method_class(name), {}).extra for name in names] == [1, 2.5]
 
     def test_a_value_without_default(self, tmp_path: Path) -> None:
         path = tmp_path / "own.py"
@@ -576,13 +576,13 @@ class TestOwnMethods:
             "@dataclass(frozen=True)\nclass Bare(Federated):\n    lr: float\n    mu: float\n"
         )
         with pytest.raises(ValueError, match="Bare needs mu, got nothing; give a value"):
-            build(known(f"{path}:Bare"), {})
+            build(method_class(f"{path}:Bare"), {})
 
     def test_a_file_with_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "broken.py"
         path.write_text("def (:\n")
         with pytest.raises(ValueError, match=r"needs an importable module, got '.*broken\.py'"):
-            known(f"{path}:A")
+            method_class(f"{path}:A")
 
 
 class TestStarter:

@@ -1,6 +1,7 @@
 """All methods, one line each, in the order in which lists and tables show them.
 
-To add a method, add its line here; names of `undrift`, flags, help and docs follow from it.
+To add a method, add its line here and run `make names`; the names of `undrift`, the flags, help,
+completion, schema and the tables of the docs follow from its class.
 """
 
 # ruff: noqa: I001

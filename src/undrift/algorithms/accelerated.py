@@ -19,20 +19,24 @@ from torch import nn
 
 from undrift.check import require
 from undrift.core import Cohort, Federated, Loop, Prelude, Vector
+from undrift.field_help import documented
 
 
 class AcceleratedServer(NamedTuple):
     x: Vector
     m: Vector
-    inner: Any  # X's own state; its x is the model too
+    inner: Any  # X's own state, whose x is the model, too
 
 
+@documented
 @dataclass(frozen=True)
 class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
-    """Any method, run from a model already moved along the global momentum."""
+    """Runs any method from a model already moved along the global momentum."""
 
     inner: Federated[Any, Any, Any, Any]
+    """Method with a server whose clients start at the model that they are sent."""
     lam: float = 0.85
+    """Momentum of the look-ahead x + lam m, in [0, 1)."""
 
     def __post_init__(self) -> None:
         method = isinstance(self.inner, Federated)
@@ -63,6 +67,7 @@ class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
         return self.inner.init_client(x0, down)
 
     def _ahead(self, server: AcceleratedServer) -> Any:
+        """Return X's own state with the look-ahead Phi as its model."""
         return server.inner._replace(x=server.x + self.lam * server.m)
 
     def broadcast(self, server: AcceleratedServer) -> Any:

@@ -20,6 +20,7 @@ import torch
 from undrift.check import require, require_positive
 from undrift.comm.merges import Cascade
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, local_update
 
 
@@ -28,12 +29,15 @@ class CascadingSSDMNode(NamedTuple):
     m: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class CascadingSSDM(AllReduce[CascadingSSDMNode]):
-    """SSDM compressed anew at every hop: what one-bit all-reduce must not be."""
+    """Compresses SSDM anew at every hop: what one-bit all-reduce must not do."""
 
     lr: float
+    """Step size, > 0."""
     beta: float = 0.9
+    """Momentum of the gradients that are sent, in [0, 1)."""
 
     def __post_init__(self) -> None:
         require_positive("CascadingSSDM", lr=self.lr)

@@ -1,7 +1,5 @@
-"""Methods around methods.
-
-`Compressed(inner, codec)` sends the uploads of any method with a server through a codec:
-`Compressed(FedACG(lr=0.1), QSGD(bits=8))` is "FedACG + FedPAQ". The downlink is unchanged.
+"""Compressed uploads around any method with a server: `Compressed(FedACG(lr=0.1), QSGD(bits=8))`
+is "FedACG + FedPAQ". The downlink is unchanged.
 
     client:  U <- inner's upload;  with error feedback  p = U + e, else p = U
              send encode(p);  with error feedback  e <- p - decode(encode(p))
@@ -31,6 +29,7 @@ from undrift.check import require
 from undrift.comm.codecs import Codec, Wire
 from undrift.core import Cohort, Federated, Loop, Objective, Prelude, Vector
 from undrift.dry import ZeroObjective
+from undrift.field_help import documented
 
 T = TypeVar("T")
 
@@ -40,13 +39,17 @@ class CompressedClient(NamedTuple):
     residual: Tensor  # e: (coded leaves, D) in the upload's order; (0, D) without error feedback
 
 
+@documented
 @dataclass(frozen=True)
 class Compressed(Federated[Any, Any, CompressedClient, Any]):
-    """Any method, its uploads through a codec; the server's state is the inner method's."""
+    """Sends the uploads of any method through a codec; the server's state is the method's own."""
 
     inner: Federated[Any, Any, Any, Any]
+    """Method with a server and one exchange a round, whose uploads are compressed."""
     codec: Codec
+    """Codec of every upload that is as long as the model, such as QSGD(bits=8)."""
     error_feedback: bool = field(default=False, kw_only=True)
+    """Add what the codec lost to the next upload of the client; it needs a codec with error < 1."""
 
     def __post_init__(self) -> None:
         inner: Any = self.inner
@@ -60,10 +63,10 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
                 f"Compressed needs a method with one exchange a round, got {name} with two; the "
                 f"first would be lost. Run {name} without compression."
             )
-        within = inner
-        while isinstance(within, Federated) and not isinstance(within, Compressed):
-            within = getattr(within, "inner", None)  # what other wrappers call it too
-        if isinstance(within, Compressed):
+        nested = inner
+        while isinstance(nested, Federated) and not isinstance(nested, Compressed):
+            nested = getattr(nested, "inner", None)  # other wrappers have a field of this name, too
+        if isinstance(nested, Compressed):
             raise ValueError(
                 f"Compressed needs a method that is not compressed already, got {inner!r}; "
                 "choose one codec."
@@ -77,13 +80,13 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
         self.inner.check(model)
 
     def init(self, x0: Vector) -> Any:
-        self._refuse_unfit_codec(x0.shape[0])  # before any work
+        self._refuse_unfit_codec(x0.shape[0])  # here, because init comes before any work
         return self.inner.init(x0)
 
     def init_client(self, x0: Vector, down: Any) -> CompressedClient:
         client, coded = self.inner.init_client(x0, down), 0
         if self.error_feedback:
-            # Only an upload tells how many vectors it has, and all states must have one shape.
+            # Only an upload shows how many vectors it has, and all states must have one shape.
             still = _Still(x0)
             up, _ = self.inner.pack(*self.inner.local(down, client, still), still)
             coded = sum(_is_vector(leaf, x0.shape[0]) for leaf in tree.leaves(up))
@@ -101,7 +104,7 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
     def pack(self, up: Any, client: CompressedClient, steps: Loop) -> tuple[Any, CompressedClient]:
         up, inner = self.inner.pack(up, client.inner, steps)
         size = client.residual.shape[1]
-        self._refuse_unfit_codec(size)  # again, because levels may be a schedule
+        self._refuse_unfit_codec(size)  # once more, because levels may be a schedule
         sent: list[Any] = []
         residual: list[Vector] = []
         for path, leaf in tree.named_leaves(up).items():
@@ -129,7 +132,8 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
         return self.inner.enrol(server, share)
 
     def _refuse_unfit_codec(self, size: int) -> None:
-        error = self.codec.error(size)  # which also refuses a k above the model's size
+        """Raise a ValueError if the codec's error is too large for error feedback."""
+        error = self.codec.error(size)  # this call refuses a k above the model's size
         if self.error_feedback and error >= 1:
             raise ValueError(
                 f"Compressed needs a codec with error < 1 for error_feedback, got {self.codec!r} "
@@ -140,15 +144,17 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
 
 
 def _is_vector(leaf: Tensor, size: int) -> bool:
+    """Return whether a leaf of an upload is as long as the model."""
     return leaf.shape == (size,) and leaf.is_floating_point()
 
 
 def _is_wire(part: Any) -> bool:
+    """Return whether a part of a message was encoded."""
     return isinstance(part, Wire)
 
 
 def _draws(steps: Loop, path: str) -> Callable[[str, Tensor], Tensor]:
-    """Draws of this leaf alone."""
+    """Return the draws of this leaf, which no other leaf shares."""
     return lambda purpose, like: steps.draw(f"codec/{path}/{purpose}", like)
 
 

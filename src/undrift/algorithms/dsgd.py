@@ -14,18 +14,23 @@ from typing import Literal, NamedTuple
 
 from undrift.check import require_choice, require_positive
 from undrift.core import Comm, Gossip, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class DSGDNode(NamedTuple):
     x: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class DSGD(Gossip[DSGDNode]):
-    """Gossip at every step; with a constant lr it ends at a biased point without consensus."""
+    """Gossips at every step; with a constant lr it ends at a biased point without consensus."""
 
     lr: float
+    """Step size, > 0."""
     form: Literal["cta", "atc"] = "cta"
+    """Order of a step: "cta" combines models, then steps, as the paper prints it; "atc" steps
+    first."""
 
     def __post_init__(self) -> None:
         require_positive("DSGD", lr=self.lr)

@@ -20,22 +20,28 @@ import torch
 from undrift.check import require_positive
 from undrift.comm.merges import Code, Mean, SignSum, require_code
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class EFSignSGDNode(NamedTuple):
     x: Vector
-    e: Vector  # what compression has kept back so far
-    s: Any  # of the rule
+    e: Vector  # what compression has left out so far
+    s: Any  # state of the rule
 
 
+@documented
 @dataclass(frozen=True)
 class EFSignSGD(AllReduce[EFSignSGDNode]):
-    """Signs scaled by the mean magnitude; what is lost is added to the next update."""
+    """Sends signs scaled by the mean magnitude and adds what is lost to the next update."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state is the worker's own and lives on from round to
+    round."""
     code: Code = "fixed"
+    """Code of the summed signs: "fixed" width, or Elias "gamma", "delta" or "omega"."""
 
     def __post_init__(self) -> None:
         require_positive("EFSignSGD", lr=self.lr)

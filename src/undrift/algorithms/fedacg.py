@@ -18,6 +18,7 @@ import torch
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, require_rule
 
 
@@ -26,14 +27,20 @@ class FedACGServer(NamedTuple):
     m: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedACG(Federated[FedACGServer, Vector, tuple[()], Vector]):
-    """Clients start from a model already moved along the global momentum."""
+    """Starts clients from a model already moved along the global momentum."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     lam: float = 0.85
+    """Momentum of the server, which clients start ahead by, in [0, 1); 0 is FedProx with mu =
+    beta."""
     beta: float = 0.01
+    """Weight of the prox term (beta / 2) ||y - Phi||^2, >= 0."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state starts anew in every round."""
 
     def __post_init__(self) -> None:
         require_rule("FedACG", self.rule)

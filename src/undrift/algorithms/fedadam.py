@@ -7,61 +7,35 @@
              v <- beta2 v + (1 - beta2) D^2,   v starts at tau^2
              x <- x + server_lr m / (sqrt(v) + tau)
 
-There is no bias correction, as in the paper; Flower adds one, and FL-Simulator starts v at zero
-(test_servers, first round in closed form).
+All but the rule of v is in `adaptive.py`. There is no bias correction, as in the paper; Flower adds
+one, and FL-Simulator starts v at zero (test_servers, first round in closed form).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
-
-from undrift.check import require, require_nonnegative, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
-
-
-class FedAdamServer(NamedTuple):
-    x: Vector
-    m: Vector
-    v: Vector
+from undrift.algorithms.adaptive import AdaptiveServer
+from undrift.check import require
+from undrift.core import Vector
+from undrift.field_help import documented
 
 
+@documented
 @dataclass(frozen=True)
-class FedAdam(Federated[FedAdamServer, Vector, tuple[()], Vector]):
-    """Adam on the server; larger `tau`, less adaptive."""
+class FedAdam(AdaptiveServer):
+    """Runs Adam on the server; the larger `tau`, the less adaptive."""
 
     lr: float
     server_lr: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
+    """Share of the old v that stays, in [0, 1); a larger one adapts more slowly."""
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        require_positive("FedAdam", lr=self.lr, tau=self.tau)
-        require_nonnegative("FedAdam", server_lr=self.server_lr)
-        require(0 <= self.beta1 < 1, "FedAdam", "beta1 in [0, 1)", self.beta1)
+        super().__post_init__()
         require(0 <= self.beta2 < 1, "FedAdam", "beta2 in [0, 1)", self.beta2)
 
-    def init(self, x0: Vector) -> FedAdamServer:
-        return FedAdamServer(x0, torch.zeros_like(x0), torch.full_like(x0, self.tau**2))
-
-    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
-        return ()
-
-    def broadcast(self, server: FedAdamServer) -> Vector:
-        return server.x
-
-    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
-        x = down
-
-        def step(y: Vector, f: Objective) -> Vector:
-            return y.sub(f.grad(y), alpha=self.lr)
-
-        return steps(step, x) - x, client
-
-    def update(self, server: FedAdamServer, mean: Vector, cohort: Cohort) -> FedAdamServer:
-        m = self.beta1 * server.m + (1 - self.beta1) * mean
-        v = self.beta2 * server.v + (1 - self.beta2) * mean**2
-        return FedAdamServer(server.x + self.server_lr * m / (v.sqrt() + self.tau), m, v)
+    def second_moment(self, v: Vector, mean: Vector) -> Vector:
+        return self.beta2 * v + (1 - self.beta2) * mean**2

@@ -25,6 +25,7 @@ from torch.nn.functional import softshrink
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedADMMServer(NamedTuple):
@@ -38,13 +39,19 @@ class FedADMMClient(NamedTuple):
     lam: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedADMM(Federated[FedADMMServer, Vector, FedADMMClient, Vector]):
-    """Consensus ADMM with inexact local solves; larger `rho`, shorter leash and faster duals."""
+    """Solves consensus ADMM inexactly; larger `rho` holds clients nearer and speeds up duals."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     rho: float = 0.1
+    """Weight of the quadratic penalty, in (0, 1 / lr]; a larger one keeps clients nearer to x and
+    lets their duals learn faster."""
     l1: float = 0.0
+    """Weight of the server's regulariser l1 ||x||_1, >= 0; a larger one makes the model sparser, 0
+    leaves it out."""
 
     def __post_init__(self) -> None:
         require_positive("FedADMM", lr=self.lr, rho=self.rho)
@@ -86,4 +93,5 @@ class FedADMM(Federated[FedADMMServer, Vector, FedADMMClient, Vector]):
         return self.at(server, server.x_tilde + cohort.mass * mean)  # line 5
 
     def at(self, server: FedADMMServer, x_tilde: Vector) -> FedADMMServer:
+        """Return the server's state at another x~, with x from its prox step."""
         return server._replace(x=softshrink(x_tilde, self.l1 / self.rho), x_tilde=x_tilde)

@@ -27,6 +27,7 @@ import torch
 
 from undrift.check import require, require_choice, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedaGracServer(NamedTuple):
@@ -47,15 +48,24 @@ class FedaGracUpload(NamedTuple):
 Carry = tuple[Vector, Vector, Vector]  # y, the sum of its gradients, the first of them
 
 
+@documented
 @dataclass(frozen=True)
 class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGracUpload]):
-    """Calibrated gradients for clients that run different numbers of steps."""
+    """Calibrates the gradients of clients that run different numbers of steps."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     lam: float = 1.0
+    """Weight of the calibration nu - nu_i, in [0, 1]; 1 removes the bias, 0 is FedAvg."""
     scheme: Literal["fedagrac", "avg", "first", "reverse"] = "fedagrac"
+    """Orientation that a client sends: "fedagrac" the first gradient if it runs more steps than the
+    mean, else the average; "avg" or "first" always that one; "reverse" the opposite."""
     local_reference: Literal["avg", "sent"] = "avg"
+    """Gradient that a client keeps as nu_i: the "avg" of its steps (the thesis's Algorithm 3) or
+    what it "sent" (its Eq. 4.4)."""
     nu_scope: Literal["participants", "all"] = "participants"
+    """Clients whose orientations nu averages: the "participants" of the round (the authors' code)
+    or "all"."""
 
     def __post_init__(self) -> None:
         require_positive("FedaGrac", lr=self.lr)
@@ -97,6 +107,7 @@ class FedaGrac(Federated[FedaGracServer, FedaGracServer, FedaGracClient, FedaGra
         return FedaGracUpload(y - x, v - nu), FedaGracClient(nu_i, client.sent)
 
     def orientation(self, avg: Vector, first: Vector, steps: Loop) -> Vector:
+        """Return v_i by the scheme, from the mean of the gradients and the first of them."""
         if self.scheme in ("avg", "first"):
             return avg if self.scheme == "avg" else first
         fast = steps.count > steps.mean_count

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, require_rule
 
 
@@ -22,13 +23,17 @@ class FedAvgServer(NamedTuple):
     x: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedAvg(Federated[FedAvgServer, Vector, tuple[()], Vector]):
-    """Plain averaging of local SGD; converges to a biased point on heterogeneous clients."""
+    """Averages local SGD; converges to a biased point on heterogeneous clients."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     server_lr: float = 1.0
+    """Share of the mean update that the server applies, >= 0; 0 keeps the model."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state starts anew in every round."""
 
     def __post_init__(self) -> None:
         require_rule("FedAvg", self.rule)

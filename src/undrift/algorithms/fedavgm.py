@@ -20,6 +20,7 @@ import torch
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, require_rule
 
 
@@ -28,15 +29,22 @@ class FedAvgMServer(NamedTuple):
     m: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
-    """FedAvg with heavy-ball momentum on the server; larger `beta`, longer memory."""
+    """Adds heavy-ball momentum to FedAvg's server; the larger `beta`, the longer it remembers."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     beta: float = 0.4
+    """Share of the old momentum that stays, in [0, 1); a larger one remembers longer."""
     server_lr: float = 1.0
+    """Step size along the momentum, >= 0; a steady update moves the model server_lr / (1 - beta)
+    times as far."""
     mu: float = 0.0
+    """Weight of the prox term (mu / 2) ||y - x||^2, >= 0, which the paper does not have."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state starts anew in every round."""
 
     def __post_init__(self) -> None:
         require_rule("FedAvgM", self.rule)

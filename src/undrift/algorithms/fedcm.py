@@ -23,6 +23,7 @@ import torch
 
 from undrift.check import require, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedCMServer(NamedTuple):
@@ -30,12 +31,16 @@ class FedCMServer(NamedTuple):
     m: Vector  # the mean of the clients' sums of directions in the last round
 
 
+@documented
 @dataclass(frozen=True)
 class FedCM(Federated[FedCMServer, FedCMServer, tuple[()], Vector]):
-    """Every local step is drawn to the last global one; smaller `alpha`, longer memory."""
+    """Draws every local step to the last global one; smaller `alpha` remembers longer."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     alpha: float = 0.1
+    """Weight of the client's own gradient, in (0, 1]; a smaller one follows the last global
+    direction more closely."""
 
     def __post_init__(self) -> None:
         require_positive("FedCM", lr=self.lr)

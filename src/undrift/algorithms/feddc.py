@@ -25,6 +25,7 @@ import torch
 
 from undrift.check import require, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedDCServer(NamedTuple):
@@ -48,12 +49,15 @@ class FedDCUpload(NamedTuple):
     G: Vector  # G_i+ - G_i
 
 
+@documented
 @dataclass(frozen=True)
 class FedDC(Federated[FedDCServer, FedDCDown, FedDCClient, FedDCUpload]):
-    """FedDyn's drift variable and SCAFFOLD's correction in one; larger `alpha`, shorter leash."""
+    """Joins FedDyn's drift variable and SCAFFOLD's correction; larger `alpha` holds y nearer."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     alpha: float = 0.01
+    """Weight of the quadratic, in (0, 1 / lr]; a larger one keeps clients nearer to x - h_i."""
 
     def __post_init__(self) -> None:
         require_positive("FedDC", lr=self.lr, alpha=self.alpha)

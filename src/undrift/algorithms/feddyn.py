@@ -24,6 +24,7 @@ import torch
 
 from undrift.check import require, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedDynServer(NamedTuple):
@@ -31,12 +32,16 @@ class FedDynServer(NamedTuple):
     h: Vector  # sum_i w_i lam_i over all clients
 
 
+@documented
 @dataclass(frozen=True)
 class FedDyn(Federated[FedDynServer, Vector, Vector, Vector]):
-    """A linear term per client makes the local optima agree; larger `alpha`, shorter leash."""
+    """Makes local optima agree by a linear term per client; larger `alpha` holds them nearer."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     alpha: float = 0.1
+    """Weight of the quadratic, in (0, 1 / lr]; a larger one keeps clients nearer to x and lets
+    their duals learn faster."""
 
     def __post_init__(self) -> None:
         require_positive("FedDyn", lr=self.lr, alpha=self.alpha)

@@ -20,6 +20,7 @@ import torch
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedGammaServer(NamedTuple):
@@ -32,13 +33,18 @@ class FedGammaUpload(NamedTuple):
     c: Vector  # c_i+ - c_i
 
 
+@documented
 @dataclass(frozen=True)
 class FedGamma(Federated[FedGammaServer, FedGammaServer, Vector, FedGammaUpload]):
-    """Flat minima of the global objective: control variates carry its gradient to the clients."""
+    """Looks for flat minima of the global objective, whose gradient control variates carry."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     rho: float = 0.1
+    """Length of the ascent step, >= 0; a larger one finds flatter minima."""
     server_lr: float = 1.0
+    """Share of the mean update that the server applies, >= 0; control variates are not scaled by
+    it."""
 
     def __post_init__(self) -> None:
         require_positive("FedGamma", lr=self.lr)

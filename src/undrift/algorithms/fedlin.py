@@ -22,6 +22,7 @@ import torch
 
 from undrift.check import require_positive
 from undrift.core import Cohort, Loop, Objective, Prelude, Vector
+from undrift.field_help import documented
 
 
 class FedLinServer(NamedTuple):
@@ -30,17 +31,19 @@ class FedLinServer(NamedTuple):
 
 
 class FedLinClient(NamedTuple):
-    """What it heard and said in the first exchange of a round; nothing is kept for the next."""
+    """Holds a client's first exchange of a round for the second one; the next round needs none."""
 
     x: Vector
     g: Vector  # g_i
 
 
+@documented
 @dataclass(frozen=True)
 class FedLin(Prelude[FedLinServer, Vector, Any, Vector]):
-    """Fresh gradients of everybody before the local steps; exact for any K_i, without noise."""
+    """Asks all for a fresh gradient before the local steps; exact for any K_i, without noise."""
 
     lr: float
+    """Step size of a whole round, > 0; a client with K_i steps takes lr / K_i in each."""
 
     def __post_init__(self) -> None:
         require_positive("FedLin", lr=self.lr)

@@ -24,6 +24,7 @@ from torch.nn.functional import kl_div, log_softmax
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.models import require_blocks
 from undrift.optim.rules import SGD, Rule, require_rule
 
@@ -32,15 +33,21 @@ class FedMLBServer(NamedTuple):
     x: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedMLB(Federated[FedMLBServer, Vector, tuple[()], Vector]):
-    """Local blocks must also work in front of the global model's later blocks."""
+    """Trains local blocks to work in front of the global model's later blocks, too."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     lam1: float = 1.0
+    """Weight of the losses of the hybrids, >= 0."""
     lam2: float = 1.0
+    """Weight of the divergence of the hybrids' predictions from the local ones, >= 0."""
     temperature: float = 1.0
+    """Temperature T that divides the logits in the divergence, > 0."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state starts anew in every round."""
 
     def __post_init__(self) -> None:
         require_rule("FedMLB", self.rule)

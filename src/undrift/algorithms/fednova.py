@@ -28,6 +28,7 @@ from torch import Tensor
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedNovaServer(NamedTuple):
@@ -39,13 +40,17 @@ class FedNovaUpload(NamedTuple):
     a: Tensor  # a_i, a scalar
 
 
+@documented
 @dataclass(frozen=True)
 class FedNova(Federated[FedNovaServer, Vector, tuple[()], FedNovaUpload]):
     """Averages directions instead of updates, so that clients with more steps weigh no more."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     mu: float = 0.0
+    """Weight of the prox term (mu / 2) ||y - x||^2, >= 0 and below 1 / lr."""
     rho: float = 0.0
+    """Momentum of the local steps, in [0, 1), zero at the start of every round."""
 
     def __post_init__(self) -> None:
         require_positive("FedNova", lr=self.lr)

@@ -27,6 +27,7 @@ import torch
 from undrift import keyed
 from undrift.check import require, require_choice, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedPDServer(NamedTuple):
@@ -38,15 +39,23 @@ class FedPDClient(NamedTuple):
     lam: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedPD(Federated[FedPDServer, Vector, FedPDClient, Vector]):
-    """Primal-dual with random skipping; larger `p`, fewer messages per local pass."""
+    """Skips communications at random in a primal-dual method; the larger `p`, the more of them."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     eta: float = 10.0
+    """The paper's eta, at least lr; the quadratic weighs 1 / (2 eta), so a larger one lets clients
+    go further."""
     p: float = 0.0
+    """Probability of skipping a communication, in [0, 1); a message stands for 1 / (1 - p) local
+    passes on average."""
     start: Literal["own", "server"] = "own"
+    """Point at which a local pass starts: the client's "own" last x_i, or x0_i of the "server"."""
     coin: int = 0
+    """Seed of the coin that decides who skips, the same for all clients."""
 
     def __post_init__(self) -> None:
         require_positive("FedPD", lr=self.lr, eta=self.eta)
@@ -75,7 +84,7 @@ class FedPD(Federated[FedPDServer, Vector, FedPDClient, Vector]):
         return server.x  # line 1
 
     def passes(self, t: int) -> int:
-        """How often lines 2-4 run in round t, the same for all clients; 1 / (1 - p) on average."""
+        """Return how often lines 2-4 run in round t, for all clients; 1 / (1 - p) on average."""
         return int(keyed.generator(self.coin, "fedpd", t).geometric(1 - self.p))
 
     def local(self, down: Vector, client: FedPDClient, steps: Loop) -> tuple[Vector, FedPDClient]:

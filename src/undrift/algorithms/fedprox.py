@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, require_rule
 
 
@@ -23,13 +24,18 @@ class FedProxServer(NamedTuple):
     x: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedProx(Federated[FedProxServer, Vector, tuple[()], Vector]):
-    """FedAvg with clients held near the server model; larger `mu`, shorter leash."""
+    """Holds FedAvg's clients near the server's model; the larger `mu`, the nearer."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     mu: float = 0.1
+    """Weight of the prox term (mu / 2) ||y - x||^2, >= 0; a larger one keeps y nearer to x."""
     rule: Rule = SGD()
+    """Direction of the local steps, made from the gradient of the loss and the prox term together;
+    its state starts anew in every round."""
 
     def __post_init__(self) -> None:
         require_rule("FedProx", self.rule)

@@ -18,19 +18,24 @@ from typing import NamedTuple
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedSAMServer(NamedTuple):
     x: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
-    """FedAvg whose clients look for flat minima; larger `rho`, wider look."""
+    """Lets FedAvg's clients look for flat minima; the larger `rho`, the wider they look."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     rho: float = 0.1
+    """Length of the ascent step, >= 0; a larger one finds flatter minima with more bias."""
     normalise: bool = True
+    """Divide the ascent step by the norm of the gradient over all parameters."""
 
     def __post_init__(self) -> None:
         require_positive("FedSAM", lr=self.lr)
@@ -54,6 +59,7 @@ class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
         return steps(step, x) - x, client
 
     def ascent(self, g: Vector) -> Vector:
+        """Return the ascent step along the gradient g."""
         return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
 
     def update(self, server: FedSAMServer, mean: Vector, cohort: Cohort) -> FedSAMServer:

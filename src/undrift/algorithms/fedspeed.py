@@ -31,6 +31,7 @@ import torch
 
 from undrift.check import require, require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class FedSpeedServer(NamedTuple):
@@ -38,19 +39,33 @@ class FedSpeedServer(NamedTuple):
     g_hat: Vector  # sum_i w_i g^_i over all clients; zero with aggregation="participants"
 
 
+@documented
 @dataclass(frozen=True)
 class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
-    """Prox-correction and gradient perturbation, for large local intervals and few rounds."""
+    """Corrects the prox term and perturbs gradients, for long local intervals and few rounds."""
 
     lr: float
+    """Step size of the local steps, > 0 and at most lam."""
     lam: float = 10.0
+    """The paper's lambda, >= lr; the prox weight of its experiments is 1 / lam."""
     rho: float = 0.1
+    """Length of the ascent step, >= 0."""
     alpha: float = 0.9375
+    """Share of the perturbed gradient g2 in the direction, in [0, 1]."""
     normalise: bool = True
+    """Divide the ascent step by the norm of the gradient, as the authors' code does; the paper
+    prints it undivided."""
     correction: bool = True
+    """Update the prox-correction g^_i in every round; without it g^_i stays zero, for the
+    ablation."""
     prox: bool = True
+    """Add the prox term (y - x) / lam to each step; leave it out for the ablation."""
     perturbation: bool = True
+    """Mix in the gradient at the ascended point; leave it out, with one gradient a step, for the
+    ablation."""
     aggregation: Literal["all", "participants"] = "all"
+    """Clients whose corrections move the model: "all" as in the authors' code, or the round's
+    "participants" as the paper prints it."""
 
     def __post_init__(self) -> None:
         require_positive("FedSpeed", lr=self.lr, lam=self.lam)
@@ -94,6 +109,7 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
         return y - x, g_hat
 
     def ascent(self, g: Vector) -> Vector:
+        """Return the ascent step along the gradient g."""
         return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
 
     def enrol(self, server: FedSpeedServer, share: float) -> FedSpeedServer:
@@ -102,6 +118,6 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     def update(self, server: FedSpeedServer, mean: Vector, cohort: Cohort) -> FedSpeedServer:
         if self.aggregation == "participants":
             return FedSpeedServer(server.x + mean, server.g_hat)  # line 16
-        learnt = cohort.mass * mean / self.lam if self.correction else 0.0
-        g_hat = server.g_hat - learnt
+        change = cohort.mass * mean / self.lam if self.correction else 0.0
+        g_hat = server.g_hat - change
         return FedSpeedServer(server.x + mean - self.lam * g_hat, g_hat)

@@ -7,61 +7,35 @@
              v <- v - (1 - beta2) D^2 sign(v - D^2),   v starts at tau^2
              x <- x + server_lr m / (sqrt(v) + tau)
 
-There is no bias correction, as in the paper (test_servers, first round in closed form). Where v
-comes out equal to D^2 it stays: sign(0) = 0.
+All but the rule of v is in `adaptive.py`. There is no bias correction, as in the paper
+(test_servers, first round in closed form). Where v comes out equal to D^2 it stays: sign(0) = 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
-
-from undrift.check import require, require_nonnegative, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
-
-
-class FedYogiServer(NamedTuple):
-    x: Vector
-    m: Vector
-    v: Vector
+from undrift.algorithms.adaptive import AdaptiveServer
+from undrift.check import require
+from undrift.core import Vector
+from undrift.field_help import documented
 
 
+@documented
 @dataclass(frozen=True)
-class FedYogi(Federated[FedYogiServer, Vector, tuple[()], Vector]):
-    """Yogi on the server: like Adam, but v moves by no more than (1 - beta2) D^2 a round."""
+class FedYogi(AdaptiveServer):
+    """Runs Yogi on the server: like Adam, but v moves by at most (1 - beta2) D^2 a round."""
 
     lr: float
     server_lr: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
+    """Inertia of v, in [0, 1); a larger one adapts more slowly."""
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        require_positive("FedYogi", lr=self.lr, tau=self.tau)
-        require_nonnegative("FedYogi", server_lr=self.server_lr)
-        require(0 <= self.beta1 < 1, "FedYogi", "beta1 in [0, 1)", self.beta1)
+        super().__post_init__()
         require(0 <= self.beta2 < 1, "FedYogi", "beta2 in [0, 1)", self.beta2)
 
-    def init(self, x0: Vector) -> FedYogiServer:
-        return FedYogiServer(x0, torch.zeros_like(x0), torch.full_like(x0, self.tau**2))
-
-    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
-        return ()
-
-    def broadcast(self, server: FedYogiServer) -> Vector:
-        return server.x
-
-    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
-        x = down
-
-        def step(y: Vector, f: Objective) -> Vector:
-            return y.sub(f.grad(y), alpha=self.lr)
-
-        return steps(step, x) - x, client
-
-    def update(self, server: FedYogiServer, mean: Vector, cohort: Cohort) -> FedYogiServer:
-        m = self.beta1 * server.m + (1 - self.beta1) * mean
-        v = server.v - (1 - self.beta2) * mean**2 * (server.v - mean**2).sign()
-        return FedYogiServer(server.x + self.server_lr * m / (v.sqrt() + self.tau), m, v)
+    def second_moment(self, v: Vector, mean: Vector) -> Vector:
+        return v - (1 - self.beta2) * mean**2 * (v - mean**2).sign()

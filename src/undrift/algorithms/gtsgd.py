@@ -20,6 +20,7 @@ import torch
 
 from undrift.check import require_choice, require_positive
 from undrift.core import Comm, Gossip, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class GTSGDNode(NamedTuple):
@@ -28,12 +29,15 @@ class GTSGDNode(NamedTuple):
     g: Vector  # the gradient that y holds
 
 
+@documented
 @dataclass(frozen=True)
 class GTSGD(Gossip[GTSGDNode]):
-    """Gradient tracking: reaches the optimum of the mean objective with a constant lr."""
+    """Tracks the mean gradient; reaches the optimum of the mean objective with a constant lr."""
 
     lr: float
+    """Step size, > 0."""
     form: Literal["cta", "atc"] = "cta"
+    """Order of the exchange: "cta" sends x and y together; "atc" sends y, then x."""
 
     def __post_init__(self) -> None:
         require_positive("GTSGD", lr=self.lr)

@@ -17,25 +17,31 @@ from typing import Literal, NamedTuple
 
 from undrift.check import is_whole, require, require_choice, require_positive
 from undrift.core import Comm, Gossip, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class LDSGDNode(NamedTuple):
     x: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class LDSGD(Gossip[LDSGDNode]):
-    """Local SGD with gossip once a round; further from the optimum than DSGD, for less traffic."""
+    """Gossips once a round between local steps; ends further off than DSGD, for less traffic."""
 
     lr: float
+    """Step size, > 0."""
     form: Literal["cta", "atc"] = "cta"
+    """Place of the gossip: "cta" opens the round with steps of DSGD; "atc" ends it by mixing
+    without a step."""
     gossip: int = 1
+    """Exchanges in a round, the paper's I2, >= 1."""
 
     def __post_init__(self) -> None:
         require_positive("LDSGD", lr=self.lr)
         require_choice("LDSGD", "form", self.form, ("cta", "atc"))
-        whole = is_whole(self.gossip) and self.gossip >= 1
-        require(whole, "LDSGD", "gossip >= 1, a whole number", self.gossip)
+        valid = is_whole(self.gossip) and self.gossip >= 1
+        require(valid, "LDSGD", "gossip >= 1, a whole number", self.gossip)
 
     @property
     def meetings(self) -> int:

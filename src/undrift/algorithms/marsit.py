@@ -24,30 +24,41 @@ import torch
 from undrift.check import is_whole, require, require_positive
 from undrift.comm.merges import Mean, OneBit
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class MarsitNode(NamedTuple):
     x: Vector
-    c: Vector  # compensation; only its mean over the workers means something
-    s: Any  # of the rule
+    c: Vector  # compensation, of which only the mean over the workers has a meaning
+    s: Any  # state of the rule
 
 
+@documented
 @dataclass(frozen=True)
 class Marsit(AllReduce[MarsitNode]):
-    """One bit a coordinate at every hop, unbiased, with global compensation of what was lost."""
+    """Sends one unbiased bit a coordinate at every hop and compensates globally for the loss."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     server_lr: float = 0.01
+    """Step of every coordinate in one-bit rounds, > 0, which must be tuned; in theory lr / sqrt(M
+    D) for M workers and D parameters."""
     period: int | None = None
+    """Rounds from one in full precision to the next, >= 1 and the first included; 1 is PSGD, none
+    has no such round."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state is the worker's own and lives on from round to
+    round."""
     decay: float = 1.0
+    """Factor of lr and server_lr at every full-precision round but the first, in (0, 1]; below 1 it
+    needs a period."""
 
     def __post_init__(self) -> None:
         require_positive("Marsit", lr=self.lr, server_lr=self.server_lr)
-        whole = self.period is None or (is_whole(self.period) and self.period >= 1)
+        valid = self.period is None or (is_whole(self.period) and self.period >= 1)
         remedy = "leave it out for one-bit rounds only"
-        require(whole, "Marsit", "period >= 1, a whole number or None", self.period, remedy)
+        require(valid, "Marsit", "period >= 1, a whole number or None", self.period, remedy)
         require_rule("Marsit", self.rule)
         require(0 < self.decay <= 1, "Marsit", "decay in (0, 1]", self.decay)
         tied = float(self.decay) == 1 or self.period is not None

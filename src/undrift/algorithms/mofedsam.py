@@ -21,6 +21,7 @@ import torch
 
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class MoFedSAMServer(NamedTuple):
@@ -28,13 +29,18 @@ class MoFedSAMServer(NamedTuple):
     m: Vector  # the mean of the clients' sums of directions in the last round
 
 
+@documented
 @dataclass(frozen=True)
 class MoFedSAM(Federated[MoFedSAMServer, MoFedSAMServer, tuple[()], Vector]):
-    """FedSAM with every local step drawn to the last global one; smaller `alpha`, longer memory."""
+    """Draws every step of FedSAM to the last global one; smaller `alpha` remembers longer."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     rho: float = 0.1
+    """Length of the ascent step, >= 0; 0 is FedCM."""
     alpha: float = 0.1
+    """Weight of the client's own gradient, in (0, 1]; a smaller one remembers longer; 1 is
+    FedSAM."""
 
     def __post_init__(self) -> None:
         require_positive("MoFedSAM", lr=self.lr)

@@ -23,6 +23,7 @@ from torch.nn.functional import cosine_similarity, softplus
 
 from undrift.check import require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.models import require_features
 from undrift.optim.rules import Momentum, Rule, require_rule
 
@@ -31,14 +32,20 @@ class MOONServer(NamedTuple):
     x: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class MOON(Federated[MOONServer, Vector, Vector, Vector]):
-    """Features are pulled to the global model's and away from the client's last one."""
+    """Pulls features to the global model's and away from the client's last one."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     mu: float = 1.0
+    """Weight of the contrastive loss l, >= 0; 0 is FedAvg."""
     tau: float = 0.5
+    """Temperature of the contrast, > 0; a smaller one is sharper."""
     rule: Rule = Momentum(0.9)
+    """Direction of the local steps, momentum as in the authors' code; its state starts anew in
+    every round."""
 
     def __post_init__(self) -> None:
         require_rule("MOON", self.rule)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from undrift.check import require_positive
 from undrift.core import Comm, Gossip, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class NetFleetNode(NamedTuple):
@@ -27,11 +28,13 @@ class NetFleetNode(NamedTuple):
     g: Vector  # the gradient that y holds
 
 
+@documented
 @dataclass(frozen=True)
 class NetFleet(Gossip[NetFleetNode]):
-    """Gossip once a round with recursive gradient correction, exact with a constant lr."""
+    """Gossips once a round and corrects gradients recursively; exact with a constant lr."""
 
     lr: float
+    """Step size, > 0; longer rounds need a smaller one."""
 
     def __post_init__(self) -> None:
         require_positive("NetFleet", lr=self.lr)

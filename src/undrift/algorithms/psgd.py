@@ -16,20 +16,25 @@ from typing import Any, NamedTuple
 from undrift.check import require_positive
 from undrift.comm.merges import Mean
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class PSGDNode(NamedTuple):
     x: Vector
-    s: Any  # of the rule
+    s: Any  # state of the rule
 
 
+@documented
 @dataclass(frozen=True)
 class PSGD(AllReduce[PSGDNode]):
     """Averages the workers' updates exactly: what every compressed method is measured against."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     rule: Rule = SGD()
+    """Direction of the local steps; its state is the worker's own and lives on from round to
+    round."""
 
     def __post_init__(self) -> None:
         require_positive("PSGD", lr=self.lr)

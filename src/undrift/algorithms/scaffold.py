@@ -22,6 +22,7 @@ import torch
 
 from undrift.check import require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class ScaffoldServer(NamedTuple):
@@ -34,13 +35,18 @@ class ScaffoldUpload(NamedTuple):
     c: Vector  # c_i+ - c_i
 
 
+@documented
 @dataclass(frozen=True)
 class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]):
-    """Control variates cancel the drift; exact for any K_i, whoever takes part."""
+    """Cancels the drift by control variates; exact for any K_i, whoever takes part."""
 
     lr: float
+    """Step size of the local steps, > 0."""
     server_lr: float = 1.0
+    """Share of the mean update that the server applies, >= 0."""
     option: Literal["I", "II"] = "II"
+    """Control variate of a client: "II" reads it off the displacement, "I" takes a pass over all
+    local data."""
 
     def __post_init__(self) -> None:
         require_positive("Scaffold", lr=self.lr)

@@ -18,22 +18,30 @@ from typing import Any, NamedTuple
 from undrift.check import require_positive
 from undrift.comm.merges import Code, SignSum, require_code
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, Rule, local_update, require_rule
 
 
 class SignSGDNode(NamedTuple):
     x: Vector
-    s: Any  # of the rule
+    s: Any  # state of the rule
 
 
+@documented
 @dataclass(frozen=True)
 class SignSGD(AllReduce[SignSGDNode]):
-    """Each coordinate moves by server_lr, the way most workers' gradients point."""
+    """Moves each coordinate by server_lr, the way most workers' gradients point."""
 
     lr: float
+    """Step size of the local steps, > 0, and of every coordinate unless
+    server_lr is set."""
     server_lr: float | None = None
+    """Step of every coordinate, > 0; none takes lr."""
     rule: Rule = SGD()
+    """Direction of the local steps, whose state lives on from round to round; momentum makes the
+    method Signum."""
     code: Code = "fixed"
+    """Code of the summed signs: "fixed" width, or Elias "gamma", "delta" or "omega"."""
 
     def __post_init__(self) -> None:
         require_positive("SignSGD", lr=self.lr)

@@ -21,6 +21,7 @@ import torch
 from undrift.check import require, require_choice, require_positive
 from undrift.comm.merges import Code, Largest, SignSum, euclidean, require_code
 from undrift.core import AllReduce, Comm, Loop, Objective, Vector
+from undrift.field_help import documented
 from undrift.optim.rules import SGD, local_update
 
 
@@ -29,14 +30,20 @@ class SSDMNode(NamedTuple):
     m: Vector
 
 
+@documented
 @dataclass(frozen=True)
 class SSDM(AllReduce[SSDMNode]):
-    """Momentum sent as random signs, +1 the likelier the larger the entry."""
+    """Sends momentum as random signs, +1 the likelier the larger the entry."""
 
     lr: float
+    """Step size, > 0: how far a coordinate moves when all workers agree."""
     beta: float = 0.9
+    """Momentum of the gradients that are sent, in [0, 1)."""
     norm: Literal["none", "max"] = "none"
+    """Norm in the probability of a sign: the worker's own with "none"; with "max" the largest of
+    all, which also scales the step and makes it unbiased."""
     code: Code = "fixed"
+    """Code of the summed signs: "fixed" width, or Elias "gamma", "delta" or "omega"."""
 
     def __post_init__(self) -> None:
         require_positive("SSDM", lr=self.lr)
@@ -53,6 +60,6 @@ class SSDM(AllReduce[SSDMNode]):
         n = euclidean(m).view(1)
         if self.norm == "max":
             n = comm.reduce(n, Largest())
-        v = torch.where(n > 0, (m / n).clamp(-1, 1), torch.zeros_like(m))  # but for rounding
+        v = torch.where(n > 0, (m / n).clamp(-1, 1), torch.zeros_like(m))  # rounding may exceed 1
         s = comm.reduce(v, SignSum(self.code, stochastic=True))
         return SSDMNode(node.x - self.lr * (n * s if self.norm == "max" else s), m)

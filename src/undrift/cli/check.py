@@ -25,9 +25,9 @@ def check(
 
     from undrift import testing
     from undrift.config.experiment import from_text
-    from undrift.config.hyperparameters import build, known
+    from undrift.config.hyperparameters import build, method_class
 
-    cls = known(target)
+    cls = method_class(target)
     given = {}
     for text in set_ or []:
         name, equals, value = text.partition("=")

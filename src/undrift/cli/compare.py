@@ -85,12 +85,14 @@ def _experiment(
     names: list[str], lr: str | None, seeds: int, texts: list[str], sections: dict[str, Any]
 ) -> "Experiment":
     from undrift.config.experiment import Experiment, parse_changes
-    from undrift.config.hyperparameters import METHODS, known
+    from undrift.config.hyperparameters import METHODS, method_class
     from undrift.core import AllReduce
 
     if not names:
         raise ValueError("compare needs methods, got none; try undrift compare fedavg scaffold.")
-    classes = {name.lower() if name.lower() in METHODS else name: known(name) for name in names}
+    classes = {
+        name.lower() if name.lower() in METHODS else name: method_class(name) for name in names
+    }
     signs = any(issubclass(cls, AllReduce) for cls in classes.values())
     lr = lr or ("0.001,0.01,0.1" if signs else "0.1")
     grid = [text.strip() for text in re.split(r",(?![^(]*\))", lr) if text.strip()]

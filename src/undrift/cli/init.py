@@ -24,7 +24,7 @@ def init(
     from rich.console import Console
 
     from undrift.config.experiment import Experiment
-    from undrift.config.hyperparameters import known
+    from undrift.config.hyperparameters import method_class
     from undrift.config.template import starter
     from undrift.results.trial import write_atomic
 
@@ -33,7 +33,7 @@ def init(
     names = [name.strip() for name in methods.split(",") if name.strip()]
     require(bool(names), "--methods", "at least one name", methods, "say --methods fedavg")
     for name in names:
-        known(name)
+        method_class(name)
     text = starter(names)
     Experiment.of(tomllib.loads(text))
     write_atomic(file, text)

@@ -18,7 +18,7 @@ from undrift import __version__
 from undrift.cli import check, compare, export, init, lazy, report, sweep
 from undrift.cli import list as listing
 from undrift.cli.data import data_app
-from undrift.cli.methods import FILE_SUMMARY, SUMMARIES
+from undrift.cli.names import FILE_SUMMARY, SUMMARIES
 from undrift.errors import UndriftError
 
 
@@ -78,7 +78,7 @@ def _routed(arguments: list[str]) -> list[str]:
     if first.lower() in SUMMARIES:
         return ["run", first.lower(), *arguments[2:]]
     from undrift.config.experiment import SUFFIX
-    from undrift.config.hyperparameters import known
+    from undrift.config.hyperparameters import method_class
     from undrift.runs.folder import EXPERIMENT
 
     if first.startswith("-") or any(word.endswith(SUFFIX) for word in arguments[1:]):
@@ -89,12 +89,12 @@ def _routed(arguments: list[str]) -> list[str]:
             f"{Path(first) / EXPERIMENT}, or go on with undrift run --resume {first}."
         )
     if ":" in first:
-        known(first)
+        method_class(first)
         raise ValueError(
             f"run needs a method of the library or a file, got {first!r}; write it into a file "
             f"with undrift init mine.toml --methods {first}."
         )
-    known(first)  # which says what is nearest
+    method_class(first)  # which says what is nearest
     return arguments
 
 

@@ -1,28 +1,16 @@
-"""Options that commands share.
-
-Names that the library has elsewhere are repeated here, so that help need not wait for torch.
-"""
+"""Options that commands share; their names of data sets, models and devices are generated."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from undrift.cli.names import DATA_SETS, MODELS
+from undrift.cli.names import DEVICES as DEVICE_KINDS
+
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 DEVICES, PROCESSES = "Devices", "Processes"
 RESTARTS, TIMEOUT = 3, 1800.0
-DATA_SETS = (
-    "digits, mnist, fashion-mnist, cifar10, cifar100, tiny-imagenet, a9a, femnist, celeba, "
-    "shakespeare, imdb"
-)
-MODELS = (
-    "logistic, mlp, cnn2, alexnet, alexnet-wide, vgg19, netfleet-cnn, resnet18-gn, resnet20, "
-    "resnet50-gn, femnist-cnn, celeba-cnn, char-lstm, text, distilbert, huggingface"
-)
-KINDS = (
-    "phone, phone-fast, laptop, raspberry-pi, jetson, gtx-1080-ti, rtx-2080-ti, rtx-3080-ti, a100, "
-    "gpu-node, thesis-raspberry-pi, thesis-jetson, thesis-gtx-1080-ti, thesis-rtx-2080-ti"
-)
 Data = Annotated[str, typer.Option(help=f"{DATA_SETS}.", rich_help_panel=DATA)]
 DataDir = Annotated[
     Path | None,
@@ -87,7 +75,7 @@ WorkText = Annotated[
 DevicesText = Annotated[
     str | None,
     typer.Option(
-        help=f"What clients run on, for a simulated clock: {KINDS}; "
+        help=f"What clients run on, for a simulated clock: {DEVICE_KINDS}; "
         "in proportions, phone:9,gpu-node:1 (the first clients are phones); or a CSV file.",
         rich_help_panel=DEVICES,
     ),

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from undrift.check import require
-from undrift.cli.flags import flags_of
-from undrift.cli.methods import SUMMARIES
+from undrift.cli.names import SUMMARIES, flags_of
 from undrift.cli.options import (
     OUTPUT,
     RESTARTS,

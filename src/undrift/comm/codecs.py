@@ -30,6 +30,7 @@ from torch import Tensor
 
 from undrift.check import require
 from undrift.core import Draw, Vector
+from undrift.field_help import documented
 from undrift.optim.schedules import Schedule
 
 MOST_LEVELS = 2**24  # float32 has no finer ones
@@ -52,15 +53,15 @@ class Codec(Protocol):
         ...
 
 
+@documented
 @dataclass(frozen=True)
 class QSGD:
-    """Unbiased stochastic rounding to s levels of the norm; sign and level in one code.
-
-    `levels` is s, any number; `bits` gives s = 2**(bits - 1) - 1; the default is 8 bits, s = 127.
-    """
+    """Rounds stochastically and without bias to s levels of the norm, with 8 bits by default."""
 
     bits: int | Schedule | None = None
+    """Bits of a coordinate, from 2 to 25, which give s = 2**(bits - 1) - 1 levels."""
     levels: int | Schedule | None = None
+    """Number s of levels, from 1 to 2**24, instead of bits."""
 
     def __post_init__(self) -> None:
         both = self.bits is not None and self.levels is not None
@@ -116,12 +117,15 @@ class ScaledSign:
         return 1 - 1 / size
 
 
+@documented
 @dataclass(frozen=True)
 class TopK:
-    """The k largest entries, `TopK(k=100)`, or a fraction of them, `TopK(0.01)`, at least one."""
+    """Keeps the k entries largest in magnitude, `TopK(k=100)`, or a fraction, `TopK(0.01)`."""
 
     fraction: float | None = None
+    """Share of the entries that is kept, in (0, 1]; at least one is."""
     k: int | Schedule | None = None
+    """Number of entries that are kept, from 1 to the model's size, instead of a fraction."""
 
     def __post_init__(self) -> None:
         one = (self.fraction is None) != (self.k is None)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
-import sys
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import lru_cache
-from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import undrift.algorithms as library
 from undrift.algorithms.accelerated import Accelerated
@@ -19,7 +14,9 @@ from undrift.algorithms.compressed import Compressed
 from undrift.check import nearest, require
 from undrift.comm.codecs import QSGD, ScaledSign, TopK
 from undrift.core import Federated, Peer
-from undrift.optim.rules import Rule
+from undrift.errors import import_object
+from undrift.field_help import field_help
+from undrift.optim.rules import RULES, Rule
 from undrift.optim.rules import parse as parse_rule
 from undrift.optim.schedules import Schedule
 from undrift.optim.schedules import parse as parse_number
@@ -28,10 +25,10 @@ METHODS: dict[str, type] = {cls.__name__.lower(): cls for cls in library.ALGORIT
 DEFAULT_LR = 0.1
 
 
-def known(name: str) -> type:
-    """The class of a method of the library, or of one's own: `module:Class`, `file.py:Class`."""
+def method_class(name: str) -> type:
+    """Return the class of a method of the library, or of one's own as `module:Class`."""
     if ":" in name:
-        return imported(name)
+        return _own_class(name)
     if name.lower() not in METHODS:
         raise ValueError(
             f"A method needs a name that undrift list shows, or module:Class, got {name!r}"
@@ -40,66 +37,58 @@ def known(name: str) -> type:
     return METHODS[name.lower()]
 
 
-def imported(text: str) -> type:
-    """A method's class by `module:Class` or `folder/file.py:Class`."""
-    cls = found(text, "A method")
+def _own_class(text: str) -> type:
+    """Return the class that `module:Class` or `folder/file.py:Class` names, if it is a method."""
+    cls = import_object(text, "A method")
     fits = isinstance(cls, type) and issubclass(cls, Federated | Peer) and is_dataclass(cls)
     require(fits, "A method", "a dataclass derived from Federated, Gossip or AllReduce", cls)
-    made: type = cls
-    return made
+    method: type = cls
+    return method
 
 
-def found(text: str, who: str) -> Any:
-    """What `module:Name` or `folder/file.py:Name` is, looked for from the current folder."""
-    place, _, name = text.rpartition(":")
-    require(bool(place and name), who, "its name, or module:Class", text)
-    try:
-        module = (
-            _from_file(Path(place).resolve(), who) if place.endswith(".py") else _from_path(place)
-        )
-    except ValueError:
-        raise
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{who} needs an importable module, got {place!r}: {error}; start from its folder."
-        ) from error
-    except Exception as error:  # whatever a module of one's own may do when it is read
-        why = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{who} needs an importable module, got {place!r}: {why}.") from error
-    named = getattr(module, name, None)
-    if named is None:
-        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise ValueError(f"{place} has no {name!r}{nearest(name, classes)}.")
-    return named
+def summary_of(cls: type) -> str:
+    """Return the first line of a class's docstring."""
+    return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
-def _from_path(name: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    return importlib.import_module(name)
+class Parameter(NamedTuple):
+    """Describes one hyper-parameter of a method for help, the schema and docs."""
+
+    name: str
+    kind: Literal["switch", "whole", "number", "rule", "choice", "other"]
+    choices: tuple[str, ...]  # names of rules, or the words of a choice
+    optional: bool  # whether it can be none
+    default: Any  # MISSING if the method requires a value
+    help: str
 
 
-@lru_cache(maxsize=64)  # one class however often it is asked for
-def _from_file(path: Path, who: str) -> Any:
-    require(path.is_file(), who, "a file that is there", str(path))
-    # Two files may have the same name in different folders.
-    name = f"undrift_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{who} needs a Python file, got {str(path)!r}.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def parameters_of(cls: type) -> list[Parameter]:
+    """Return the hyper-parameters of a method in the order of its fields."""
+    hints, texts = get_type_hints(cls), field_help(cls)
+    return [
+        _parameter(field, hints[field.name], texts.get(field.name, ""))
+        for field in fields(cls)
+        if field.init
+    ]
 
 
-def build(cls: type, given: Mapping[str, Any]) -> Any:
-    """The algorithm with these hyper-parameters, each a value or its text."""
-    require_names(cls, given)
+def _parameter(field: Field[Any], annotation: Any, text: str) -> Parameter:
+    """Return the description of one field of a method."""
+    kind, optional = without_none(annotation)
+    words: dict[Any, Any] = {bool: "switch", int: "whole", float: "number", Rule: "rule"}
+    literal = get_origin(kind) is Literal
+    name = words.get(kind, "choice" if literal else "other")
+    choices = tuple(RULES) if kind is Rule else tuple(map(str, get_args(kind) if literal else ()))
+    return Parameter(field.name, name, choices, optional, field.default, text)
+
+
+def build(cls: type, settings: Mapping[str, Any]) -> Any:
+    """Return the algorithm with these hyper-parameters, each a value or its text."""
+    require_names(cls, settings)
     hints = get_type_hints(cls)
-    values = {name: _value(cls, name, hints[name], given[name]) for name in given}
-    missing = [field.name for field in fields(cls) if _required(field) and field.name not in given]
+    values = {name: _value(cls, name, hints[name], settings[name]) for name in settings}
+    required = [field.name for field in fields(cls) if _required(field)]
+    missing = [name for name in required if name not in settings]
     if "lr" in missing:
         values["lr"] = DEFAULT_LR
         missing.remove("lr")
@@ -111,42 +100,45 @@ def build(cls: type, given: Mapping[str, Any]) -> Any:
     return cls(**values)
 
 
-def require_names(cls: type, given: Iterable[str]) -> None:
-    """Refuse hyper-parameters that a method has not."""
-    names = [field.name for field in fields(cls) if field.init]
-    for name in given:
-        if name not in names:
+def require_names(cls: type, names: Iterable[str]) -> None:
+    """Raise a ValueError if a method has no hyper-parameter of one of these names."""
+    own = [field.name for field in fields(cls) if field.init]
+    for name in names:
+        if name not in own:
             raise ValueError(
-                f"{cls.__name__} has no {name!r}{nearest(name, names)}; it has {', '.join(names)}."
+                f"{cls.__name__} has no {name!r}{nearest(name, own)}; it has {', '.join(own)}."
             )
 
 
 def _required(field: Field[Any]) -> bool:
+    """Return whether a field has no default."""
     return field.init and field.default is MISSING and field.default_factory is MISSING
 
 
 def hyper_parameters(algorithm: Any) -> dict[str, Any]:
-    """All of an algorithm's hyper-parameters as TOML has them; None is left out where it is meant
-    by saying nothing, and 'none' elsewhere."""
-    found = {}
+    """Return all hyper-parameters of an algorithm as TOML has them.
+
+    None is left out where it is the default, and is 'none' elsewhere, because TOML has no null.
+    """
+    values = {}
     for field in fields(algorithm):
         if not field.init:
             continue
         value = getattr(algorithm, field.name)
         if value is not None:
-            told = as_text(value)
-            if isinstance(told, bool | int | float | str):
-                found[field.name] = told
+            plain = as_text(value)
+            if isinstance(plain, bool | int | float | str):
+                values[field.name] = plain
             elif _required(field) or value != field.default:
                 name, kind = type(algorithm).__name__, "a number, text, a schedule or a rule"
                 require(False, f"{name}'s {field.name}", f"{kind} to be written down", value)
         elif field.default is not None:
-            found[field.name] = "none"
-    return found
+            values[field.name] = "none"
+    return values
 
 
 def as_text(value: Any) -> Any:
-    """Schedules and rules, also in lists and tables, as the text that TOML has for them."""
+    """Return a value with schedules and rules, also in lists and tables, as their text in TOML."""
     if isinstance(value, Mapping):
         return {key: as_text(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -160,76 +152,79 @@ def as_text(value: Any) -> Any:
 
 
 def without_none(annotation: Any) -> tuple[Any, bool]:
-    """The type without None, and whether None was allowed."""
-    several = get_origin(annotation) in (Union, UnionType)
-    kinds = get_args(annotation) if several else (annotation,)
+    """Return a type without None, and whether it allowed None."""
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = get_args(annotation) if union else (annotation,)
     return next(kind for kind in kinds if kind is not NoneType), NoneType in kinds
 
 
 def can_be_none(cls: type, name: str) -> bool:
-    """Whether a hyper-parameter takes None, or 'none' as one of its words."""
+    """Return whether a hyper-parameter takes None, or 'none' as one of its words."""
     kind, optional = without_none(get_type_hints(cls)[name])
     return optional or "none" in get_args(kind)
 
 
-def _value(cls: type, name: str, annotation: Any, given: Any) -> Any:
+def _value(cls: type, name: str, annotation: Any, value: Any) -> Any:
+    """Return a hyper-parameter's value from a value or its text."""
     kind, optional = without_none(annotation)
-    if optional and (given is None or (isinstance(given, str) and given.lower() == "none")):
+    if optional and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
     try:
-        return _parsed(kind, given)
+        return _parsed(kind, value)
     except ValueError as error:
         needs = str(error).partition(" needs ")[2] or str(error)
         raise ValueError(f"{cls.__name__}'s {name} needs {needs}") from error
 
 
-def _parsed(kind: Any, given: Any) -> Any:
+def _parsed(kind: Any, value: Any) -> Any:
+    """Return a value of this type from a value or its text."""
     if kind is bool:
-        return _truth(given)
+        return _truth(value)
     if kind is float:
-        return _number(given)
+        return _number(value)
     if kind is int:
-        return _whole(given)
+        return _integer(value)
     if kind is Rule:
-        require(isinstance(given, str), "It", "a rule such as momentum:0.9", given)
-        return parse_rule(given)
+        require(isinstance(value, str), "It", "a rule such as momentum:0.9", value)
+        return parse_rule(value)
     if get_origin(kind) is Literal:
         choices = get_args(kind)
-        if given not in choices:
-            near = nearest(str(given), map(str, choices))
+        if value not in choices:
+            near = nearest(str(value), map(str, choices))
             raise ValueError(
-                f"It needs one of {', '.join(map(str, choices))}, got {given!r}{near}."
+                f"It needs one of {', '.join(map(str, choices))}, got {value!r}{near}."
             )
-    return given
+    return value
 
 
-def _truth(given: Any) -> bool:
-    if isinstance(given, str) and given.lower() in ("true", "false"):
-        return given.lower() == "true"
-    require(isinstance(given, bool), "It", "true or false", given)
-    return bool(given)
+def _truth(value: Any) -> bool:
+    """Return a truth value from one, or from its word."""
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    require(isinstance(value, bool), "It", "true or false", value)
+    return bool(value)
 
 
-def _number(given: Any) -> float:
-    """A number, also in words; a schedule is one, too."""
-    if isinstance(given, str):
-        return parse_number(given)
-    number = isinstance(given, int | float) and not isinstance(given, bool)
-    require(number, "It", "a number or a schedule such as exponential(0.1, 0.998)", given)
-    return given if isinstance(given, Schedule) else float(given)
+def _number(value: Any) -> float:
+    """Return a number, which may be a schedule, from one or from its text."""
+    if isinstance(value, str):
+        return parse_number(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(number, "It", "a number or a schedule such as exponential(0.1, 0.998)", value)
+    return value if isinstance(value, Schedule) else float(value)
 
 
-def _whole(given: Any) -> int:
-    """A whole number, also in words."""
-    whole = isinstance(given, int) and not isinstance(given, bool)
-    if isinstance(given, str):
-        whole = given.strip().lstrip("+-").isdecimal()
-    require(whole, "It", "a whole number", given)
-    return int(given)
+def _integer(value: Any) -> int:
+    """Return a whole number from one or from its text."""
+    integer = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, str):
+        integer = value.strip().lstrip("+-").isdecimal()
+    require(integer, "It", "a whole number", value)
+    return int(value)
 
 
 def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
-    """`qsgd:8` (bits), `scaled-sign`, `top-k:0.01` (a share of the coordinates)."""
+    """Return the codec that `qsgd:8` (bits), `scaled-sign` or `top-k:0.01` (a share) names."""
     name, _, number = text.partition(":")
     try:
         if name == "qsgd":
@@ -239,7 +234,7 @@ def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
         if name == "top-k":
             return TopK(fraction=float(number or 0.01))
     except ValueError as error:
-        if " needs " in str(error):  # the codec's own words
+        if " needs " in str(error):  # the codec refused the number with a sentence of its own
             raise
     raise ValueError(
         f"codec needs qsgd:BITS, scaled-sign or top-k:FRACTION, got {text!r}"
@@ -247,10 +242,10 @@ def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
     )
 
 
-def wrapped(
+def apply_wrappers(
     algorithm: Any, *, accelerate: float | None, codec: str | None, error_feedback: bool
 ) -> Any:
-    """The algorithm with accelerated broadcast, compressed uploads, or both."""
+    """Return the algorithm with accelerated broadcast, compressed uploads, or both."""
     if accelerate is not None:
         algorithm = Accelerated(algorithm, accelerate)
     if error_feedback and codec is None:

@@ -11,12 +11,12 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 from undrift.check import require
 from undrift.config.hyperparameters import (
     METHODS,
+    apply_wrappers,
     as_text,
     build,
     hyper_parameters,
-    known,
+    method_class,
     parse_codec,
-    wrapped,
 )
 from undrift.config.messages import describe_validation_error
 from undrift.config.sections import Part, WorkForm, parsed_by
@@ -63,7 +63,7 @@ class Method(Part):
 
     @property
     def cls(self) -> type:
-        return known(self.name)
+        return method_class(self.name)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Method(Part):
         return f"{self.cls.__name__}{added}{f' + {self.codec}' if self.codec else ''}"
 
     def build(self) -> Any:
-        return wrapped(
+        return apply_wrappers(
             build(self.cls, self.given),
             accelerate=self.accelerate,
             codec=self.codec,

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import MISSING, fields
-from typing import Any, get_args, get_type_hints
+from dataclasses import MISSING
+from typing import Any
 
 from undrift import models
 from undrift.config.experiment import Experiment, Method
-from undrift.config.hyperparameters import METHODS, as_text, without_none
+from undrift.config.hyperparameters import METHODS, Parameter, as_text, parameters_of, summary_of
 from undrift.data import NAMES
-from undrift.optim.rules import Rule
 
 _OWN = {"type": "string", "pattern": ".+:.+", "description": "A method of your own, module:Class."}
-_KINDS: dict[Any, dict[str, Any]] = {
-    bool: {"type": "boolean"},
-    int: {"type": ["integer", "string"], "description": "A whole number."},
-    float: {"type": ["number", "string"], "description": "A number, or a schedule."},
-    Rule: {"type": "string", "description": "sgd, momentum:0.9 or adam."},
+_TYPES: dict[str, Any] = {
+    "switch": "boolean",
+    "whole": ["integer", "string"],
+    "number": ["number", "string"],
+    "rule": "string",
+}
+_FORMS = {  # what a value may look like, where the type does not say it
+    "whole": "A whole number.",
+    "number": "A number, or a schedule.",
+    "rule": "sgd, momentum:0.9 or adam.",
 }
 
 
 def json_schema() -> dict[str, Any]:
-    """What `Experiment.of` accepts, for editors that complete and check TOML."""
+    """Return what `Experiment.of` accepts, for editors that complete and check TOML."""
     schema = Experiment.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "An experiment of undrift"
     parts = schema["$defs"]
     parts["Data"]["properties"]["name"]["enum"] = list(NAMES)
     parts["Model"]["properties"]["name"]["enum"] = list(models.MODELS)
-    several = parts["Evaluation"]["properties"]["target"]
-    one = {**several.pop("items"), "description": "An accuracy."}
-    parts["Share"] = one
-    several["anyOf"] = [
+    targets = parts["Evaluation"]["properties"]["target"]
+    parts["Share"] = {**targets.pop("items"), "description": "An accuracy."}
+    targets["anyOf"] = [
         {"$ref": "#/$defs/Share"},
         {
-            "type": several.pop("type"),
-            "minItems": several.pop("minItems"),
+            "type": targets.pop("type"),
+            "minItems": targets.pop("minItems"),
             "items": {"$ref": "#/$defs/Share"},
         },
     ]
@@ -53,22 +55,28 @@ def json_schema() -> dict[str, Any]:
 
 
 def _method(name: str, cls: type, common: dict[str, Any]) -> dict[str, Any]:
-    hints = get_type_hints(cls)
-    own = {field.name: _kind(hints[field.name], field.default) for field in fields(cls)}
+    """Return the schema of one method's table, with the fields that all methods have."""
+    own = {parameter.name: _property(parameter) for parameter in parameters_of(cls)}
     shared = {key: common["properties"][key] for key in Method.model_fields if key != "name"}
     return {
         "type": "object",
-        "description": (inspect.getdoc(cls) or "").splitlines()[0],
+        "description": summary_of(cls),
         "properties": {"name": {"const": name}, **own, **shared},
         "required": ["name"],
         "additionalProperties": False,
     }
 
 
-def _kind(annotation: Any, default: Any) -> dict[str, Any]:
-    kind, optional = without_none(annotation)
-    choices = [*get_args(kind), *(["none"] if optional else [])]
-    found = dict(_KINDS.get(kind) or {"enum": choices})
-    if default is not MISSING and default is not None:
-        found["default"] = as_text(default)
-    return found
+def _property(parameter: Parameter) -> dict[str, Any]:
+    """Return the schema of one hyper-parameter."""
+    schema: dict[str, Any]
+    if parameter.kind in _TYPES:
+        schema = {"type": _TYPES[parameter.kind]}
+    else:
+        schema = {"enum": [*parameter.choices, *(["none"] if parameter.optional else [])]}
+    description = f"{parameter.help} {_FORMS.get(parameter.kind, '')}".strip()
+    if description:
+        schema["description"] = description
+    if parameter.default is not MISSING and parameter.default is not None:
+        schema["default"] = as_text(parameter.default)
+    return schema

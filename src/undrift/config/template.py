@@ -11,7 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from undrift.config.experiment import Experiment, Part
-from undrift.config.hyperparameters import build, hyper_parameters, known
+from undrift.config.hyperparameters import build, hyper_parameters, method_class
 from undrift.core import Federated
 
 _HEAD = """\
@@ -41,14 +41,19 @@ def starter(names: Sequence[str]) -> str:
             for name, own in kind.model_fields.items():
                 lines += _field(name, own, _said(names).get(section, {}))
     for name in names:
-        lines += ["", "[[methods]]", f"name = {_toml(name)}", *_hyper_parameters(known(name))]
+        lines += [
+            "",
+            "[[methods]]",
+            f"name = {_toml(name)}",
+            *_hyper_parameters(method_class(name)),
+        ]
     return _HEAD + "\n".join(lines) + "\n" + _SWEEP
 
 
 def _said(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What the file says aloud; peers have other work, and no server that chooses among them."""
     training: dict[str, Any] = {"rounds": 20, "batch_size": 20}
-    if all(issubclass(known(name), Federated) for name in names):
+    if all(issubclass(method_class(name), Federated) for name in names):
         training |= {"work": "epochs:2", "participation": 0.5}
     return {
         "data": {"name": "digits", "clients": 20, "partition": "dirichlet:0.3"},

@@ -16,21 +16,28 @@ from torch import Tensor
 
 from undrift.check import require, require_choice
 from undrift.core import Loop, Objective, Vector
+from undrift.field_help import documented
 
 
 class Rule(Protocol):
-    def init(self, x: Tensor) -> Any: ...
-    def __call__(self, g: Tensor, s: Any) -> tuple[Tensor, Any]: ...
+    """Turns a gradient into a direction, with a state that goes in and comes out."""
+
+    def init(self, x: Tensor) -> Any:
+        """Return the state before the first step, from the point at which the steps start."""
+
+    def __call__(self, g: Tensor, s: Any) -> tuple[Tensor, Any]:
+        """Return the direction for the gradient g in state s, and the next state."""
 
 
 def require_rule(who: str, rule: Any) -> None:
+    """Raise a ValueError in the name of `who` unless `rule` is an instance of a rule."""
     fits = not isinstance(rule, type) and callable(rule) and hasattr(rule, "init")
     require(fits, who, "a rule such as Momentum(0.9)", rule)
 
 
 @dataclass(frozen=True)
 class SGD:
-    """d = g."""
+    """Follows the gradient: d = g."""
 
     def __str__(self) -> str:
         return "sgd"
@@ -42,12 +49,15 @@ class SGD:
         return g, s
 
 
+@documented
 @dataclass(frozen=True)
 class Momentum:
-    """m <- beta m + g; d = m, or g + beta m with `nesterov` (torch.optim.SGD without dampening)."""
+    """Follows heavy-ball momentum as torch.optim.SGD does: m <- beta m + g; d = m."""
 
     beta: float = 0.9
+    """Share of the old momentum that stays, in [0, 1)."""
     nesterov: bool = False
+    """Look ahead: d = g + beta m."""
 
     def __post_init__(self) -> None:
         require(0 <= self.beta < 1, "Momentum", "beta in [0, 1)", self.beta)
@@ -69,13 +79,17 @@ class AdamState(NamedTuple):
     k: Tensor
 
 
+@documented
 @dataclass(frozen=True)
 class Adam:
-    """Kingma and Ba, with bias correction (torch.optim.Adam)."""
+    """Follows Adam of Kingma and Ba, with bias correction as torch.optim.Adam has it."""
 
     beta1: float = 0.9
+    """Share of the old first moment that stays, in [0, 1)."""
     beta2: float = 0.999
+    """Share of the old second moment that stays, in [0, 1)."""
     eps: float = 1e-8
+    """Constant added to the root of the second moment, > 0."""
 
     def __post_init__(self) -> None:
         require(0 <= self.beta1 < 1, "Adam", "beta1 in [0, 1)", self.beta1)
@@ -97,10 +111,15 @@ class Adam:
         return m_hat / (v_hat.sqrt() + self.eps), AdamState(m, v, k)
 
 
-def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple[Vector, Any]:
-    """The sum of lr d over the loop's steps, taken at x minus the sum so far, and the rule's state.
+RULES: dict[str, Callable[..., Rule]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
+_MOST_NUMBERS = {"sgd": 0, "momentum": 1, "adam": 3}  # in the text of a rule
 
-    Summed by itself: x - y would round away what is small against x, and with it signs.
+
+def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple[Vector, Any]:
+    """Return the sum u of lr d over the loop's steps, each taken at x - u, and the rule's state.
+
+    The sum is kept apart from x, because x - y would round away what is small against x, and with
+    it signs.
     """
 
     def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
@@ -112,19 +131,18 @@ def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple
 
 
 def parse(text: str) -> Rule:
-    """A rule as it prints: `sgd`, `momentum:0.9`, `momentum:0.9:nesterov`, `adam:0.9:0.999`."""
+    """Return the rule that prints so: `sgd`, `momentum:0.9:nesterov`, `adam:0.9:0.999`."""
     name, *numbers = text.strip().lower().split(":")
-    makers: dict[str, Callable[..., Rule]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
-    require_choice("rule", "it", name, makers)
+    require_choice("rule", "it", name, RULES)
     options = {"nesterov": True} if name == "momentum" and numbers[-1:] == ["nesterov"] else {}
-    limits = {"sgd": 0, "momentum": 1, "adam": 3}
     numbers = numbers[: len(numbers) - len(options)]
-    fits = len(numbers) <= limits[name] and all(map(_is_number, numbers))
+    fits = len(numbers) <= _MOST_NUMBERS[name] and all(map(_is_number, numbers))
     require(fits, "A rule", "a form such as momentum:0.9", text)
-    return makers[name](*map(float, numbers), **options)
+    return RULES[name](*map(float, numbers), **options)
 
 
 def _is_number(text: str) -> bool:
+    """Return whether Python reads this text as a float."""
     try:
         float(text)
     except ValueError:

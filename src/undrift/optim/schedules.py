@@ -17,7 +17,7 @@ A = TypeVar("A")
 
 
 class Schedule(float):
-    """A number that depends on the round: `at(t)` gives it, `float(...)` is its value at t = 0."""
+    """A number that depends on the round: `at(t)` returns it, `float(...)` is that of round 0."""
 
     at: Callable[[int], float]
     text: str
@@ -26,7 +26,7 @@ class Schedule(float):
     def __new__(cls, at: Callable[[int], float], text: str | None = None) -> Schedule:
         self = super().__new__(cls, at(0))
         self.at = at
-        self.anonymous = text is None  # nothing but the function tells it from another
+        self.anonymous = text is None  # only the function tells such a schedule from another
         self.text = text or f"Schedule({getattr(at, '__name__', repr(at))})"
         return self
 
@@ -49,10 +49,12 @@ class Schedule(float):
 
 
 def _exponential(start: float, factor: float, t: int) -> float:
+    """Return the value of an exponential schedule in round t."""
     return start * factor**t
 
 
 def _piecewise(start: float, changes: tuple[tuple[int, float], ...], t: int) -> float:
+    """Return the value of a piecewise constant schedule in round t."""
     value = start
     for since, new in changes:
         if t >= since:
@@ -61,19 +63,19 @@ def _piecewise(start: float, changes: tuple[tuple[int, float], ...], t: int) -> 
 
 
 def exponential(start: float, factor: float) -> Schedule:
-    """start * factor**t, as the learning rates of the documents."""
+    """Return the schedule start * factor**t, which the papers use for learning rates."""
     return Schedule(partial(_exponential, start, factor), f"exponential({start}, {factor})")
 
 
 def piecewise(start: float, changes: Mapping[int, float]) -> Schedule:
-    """`start`, then each value from its round on: `piecewise(0.1, {50: 0.5, 150: 1.0})`."""
+    """Return `start`, then each value from its round on: `piecewise(0.1, {50: 0.5, 150: 1.0})`."""
     ordered = tuple(sorted(changes.items()))
     text = f"piecewise({start}, {dict(ordered)})"
     return Schedule(partial(_piecewise, start, ordered), text)
 
 
 def resolve(algorithm: A, t: int) -> A:
-    """The algorithm with every schedule replaced by its value in round t, also in nested fields.
+    """Return the algorithm with every schedule, also in nested fields, as its value in round t.
 
     Replacing runs the dataclass's own checks again, so a value that leaves its range is refused.
     """
@@ -89,12 +91,12 @@ def resolve(algorithm: A, t: int) -> A:
 
 
 def scheduled(algorithm: object) -> bool:
-    """Whether any hyper-parameter changes with the round."""
+    """Return whether any hyper-parameter changes with the round."""
     return resolve(algorithm, 0) is not algorithm
 
 
 def parse(text: str) -> float:
-    """A number, or a schedule as it prints: `0.1`, `exponential(0.1, 0.998)`."""
+    """Return the number or the schedule that prints so: `0.1`, `exponential(0.1, 0.998)`."""
     makers: dict[str, Callable[..., Schedule]] = {
         "exponential": exponential,
         "piecewise": piecewise,

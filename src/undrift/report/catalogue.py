@@ -12,20 +12,16 @@ import torch
 from torch import Tensor
 
 from undrift import testing, tree
-from undrift.core import AllReduce, Federated, Gossip, Peer
+from undrift.core import Peer
 from undrift.data import Steps
 
-FAMILIES: dict[type, str] = {
-    Federated: "federated",
-    Gossip: "gossip",
-    AllReduce: "all-reduce",
-    Peer: "peer",
-}
 SIZES = (11, 7, 16, 9)  # of the dry run's clients
 
 
 @dataclass(frozen=True)
 class Entry:
+    """Describes one method in a list of methods."""
+
     name: str
     family: str
     paper: str
@@ -36,44 +32,51 @@ class Entry:
     server_state: str
 
 
-def entry(cls: Any, reference: float) -> Entry:
-    """`reference` is FedAvg's traffic in a dry run of its own."""
-    run, steps = _dry_run(cls)
-    peer = isinstance(run.algorithm, Peer)
-    held = tree.row(run.state, 0) if peer else run.state
-    beside_x = {name: leaf for name, leaf in tree.named_leaves(held).items() if name != "x"}
-    client = beside_x if peer else tree.named_leaves(run.client_states[0])
-    return Entry(
-        cls.__name__.lower(),
-        next(name for base, name in FAMILIES.items() if issubclass(cls, base)),
-        paper(cls),
-        (inspect.getdoc(cls) or "").splitlines()[0],
-        _traffic(run) / reference,
-        run.record.gradients / (_count(cls) * steps),
-        _vectors(client, len(held.x)),
-        "-" if peer else _vectors(beside_x, len(held.x)),
-    )
-
-
 def entries(classes: tuple[Any, ...]) -> list[Entry]:
+    """Return an entry for each class, from a dry run of each."""
     from undrift.algorithms import FedAvg
 
     reference = _traffic(_dry_run(FedAvg)[0])
     return [entry(cls, reference) for cls in classes]
 
 
+def entry(cls: Any, reference: float) -> Entry:
+    """Return the entry of one class; `reference` is FedAvg's traffic in a dry run of its own."""
+    run, steps = _dry_run(cls)
+    peer = isinstance(run.algorithm, Peer)
+    state = tree.row(run.state, 0) if peer else run.state
+    beside_x = {name: leaf for name, leaf in tree.named_leaves(state).items() if name != "x"}
+    client = beside_x if peer else tree.named_leaves(run.client_states[0])
+    return Entry(
+        name=cls.__name__.lower(),
+        family=cls.family,
+        paper=citation(cls),
+        summary=(inspect.getdoc(cls) or "").partition("\n")[0],
+        traffic=_traffic(run) / reference,
+        gradients=run.record.gradients / (_count(cls) * steps),
+        client_state=_vectors(client, len(state.x)),
+        server_state="-" if peer else _vectors(beside_x, len(state.x)),
+    )
+
+
 def _count(cls: type) -> int:
-    """Of clients in a dry run: peers form a ring of four, one tells what a server asks of each."""
+    """Return the number of clients in a dry run.
+
+    Peers form a ring of four; with a server one client shows what is asked of each.
+    """
     return len(SIZES) if issubclass(cls, Peer) else 1
 
 
 def _traffic(run: Any) -> float:
-    """Of the last round, up and down, for each client."""
+    """Return the bytes of the last round, up and down, for each client."""
     return float(run.record.bytes_up + run.record.bytes_down) / _count(type(run.algorithm))
 
 
 def _dry_run(cls: Any) -> tuple[Any, int]:
-    """Two rounds with an exchange each, the second without what only a start costs."""
+    """Return a finished run of two rounds with an exchange each, and its local steps.
+
+    What is measured is the second round, because the first has the costs of the start.
+    """
     algorithm = cls(lr=0.01)
     steps = 1 if getattr(algorithm, "every_step", False) else 10
     clients = testing.small_clients(SIZES[: _count(cls)], dtype=torch.float32)
@@ -91,7 +94,7 @@ def _dry_run(cls: Any) -> tuple[Any, int]:
 
 
 def _vectors(leaves: dict[str, Tensor], size: int) -> str:
-    """Names of the model-sized leaves; a bare vector has no name."""
+    """Return the names of the leaves that are as long as the model; a bare vector has no name."""
     names = [name or "1 vector" for name, leaf in leaves.items() if leaf.numel() == size]
     return ", ".join(names) or "-"
 
@@ -99,8 +102,8 @@ def _vectors(leaves: dict[str, Tensor], size: int) -> str:
 _VENUE = re.compile(r"(.*?\b(?:19|20)\d\d\b)(?!\.\d)")  # up to a year that is no arXiv number
 
 
-def paper(cls: type) -> str:
-    """Authors, venue and year from the first paragraph of the method's module."""
+def citation(cls: type) -> str:
+    """Return authors, venue and year from the first paragraph of the method's module."""
     first = " ".join((sys.modules[cls.__module__].__doc__ or "").split("\n\n")[0].split())
     authors = re.match(r'\w+\. (.*?), "', first)
     title_end = first.find('",')

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from undrift.config.experiment import Data, Experiment
 from undrift.report import Comparison
-from undrift.report.catalogue import paper
+from undrift.report.catalogue import citation
 from undrift.results.trial import Trial, by_label, write_atomic
 from undrift.runs.build import dataset, deal, label_counts
 from undrift.runs.folder import DEALT, EXPERIMENT, Results, repeat
@@ -112,7 +112,7 @@ def _notes(
     for trial in trials:
         title = trial.facts.get("title", trial.label)
         cls = about.get(title)
-        said = [] if cls is None else [*(inspect.getdoc(cls) or "").splitlines()[:1], paper(cls)]
+        said = [] if cls is None else [*(inspect.getdoc(cls) or "").splitlines()[:1], citation(cls)]
         tried = len(cells.get(title, {}))
         at = f"Shown at {cell_text(trial)}, the best of {tried} cells." if tried > 1 else ""
         notes[trial.label] = " ".join(f"{part.removesuffix('.')}." for part in (*said, at) if part)

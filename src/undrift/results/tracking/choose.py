@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from undrift.check import nearest, require
-from undrift.config.hyperparameters import found
+from undrift.errors import import_object
 from undrift.results.record import Record
 from undrift.results.tracking.plain import CSV, Tracker, name_of
 from undrift.results.tracking.services import MLflow, TensorBoard, WandB
@@ -78,7 +78,7 @@ def parse(text: str, folder: str | Path) -> Tracker:
 
 
 def _own(place: str, name: str, folder: Path) -> Tracker:
-    cls = found(f"{place}:{name}", "A tracker")
+    cls = import_object(f"{place}:{name}", "A tracker")
     fits = isinstance(cls, type) and issubclass(cls, Tracker)
     require(fits, "A tracker", "a class with begin, add and end", cls)
     made: Tracker = cls(folder)

@@ -1,0 +1,132 @@
+"""Write what is known about methods where it cannot be read from their classes: `make names`.
+
+names.json feeds help and completion, which must not wait for torch. README.md and docs/methods.md
+list the methods, and each page of docs/algorithms its method's parameters, between two markers. A
+method without a page gets one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+from undrift import data, devices, models
+from undrift.algorithms import ALGORITHMS
+from undrift.config.hyperparameters import (
+    DEFAULT_LR,
+    METHODS,
+    Parameter,
+    as_text,
+    parameters_of,
+    summary_of,
+)
+from undrift.report.catalogue import citation
+
+NAMES = Path(__file__).with_name("names.json")
+ROOT = Path(__file__).parents[3]  # of the checkout
+DOCUMENTS = ("FedSpeed", "FedACG", "FedaGrac", "NetFleet", "Marsit")  # bold in the README
+BEGIN, END = "<!-- made by `make names` -->", "<!-- end -->"
+
+
+def names_json() -> str:
+    """Return the content of names.json as it must be for the classes of today."""
+    content = {
+        "data_sets": list(data.NAMES),
+        "models": list(models.MODELS),
+        "devices": [*devices.PRESETS, *devices.MIXES],
+        "methods": {name: _method(cls) for name, cls in METHODS.items()},
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _method(cls: Any) -> dict[str, Any]:
+    """Return the entry of one method in names.json."""
+    return {
+        "class": cls.__name__,
+        "family": cls.family,
+        "summary": summary_of(cls),
+        "parameters": [_parameter(parameter) for parameter in parameters_of(cls)],
+    }
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    """Return the entry of one hyper-parameter; a required one has the command line's default."""
+    default = DEFAULT_LR if parameter.default is MISSING else as_text(parameter.default)
+    return {**parameter._asdict(), "default": default}
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of every page that has a generated part, with that part as it must be."""
+    docs = ROOT / "docs"
+    parts = {ROOT / "README.md": _families(), docs / "methods.md": _index()}
+    texts = {path: _replaced(path, path.read_text(encoding="utf-8"), parts[path]) for path in parts}
+    for name, cls in METHODS.items():
+        path = docs / "algorithms" / f"{name}.md"
+        text = path.read_text(encoding="utf-8") if path.is_file() else _new_page(cls)
+        texts[path] = _replaced(path, text, _table(cls))
+    return texts
+
+
+def _new_page(cls: type) -> str:
+    """Return a page to begin with, for a method that has none."""
+    return f"# {cls.__name__}\n\n{citation(cls)}. {summary_of(cls)}\n\n{BEGIN}\n{END}\n"
+
+
+def _replaced(path: Path, text: str, part: str) -> str:
+    """Return the text of a page with another part between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{path} needs the lines {BEGIN!r} and {END!r}, got a page without them.")
+    return f"{before}{BEGIN}\n{part}\n{END}{after}"
+
+
+def _table(cls: type) -> str:
+    """Return the table of a method's parameters."""
+    rows = ["| parameter | default | meaning |", "|---|---|---|"]
+    for parameter in parameters_of(cls):
+        default = "-" if parameter.default is MISSING else f"`{parameter.default!r}`"
+        meaning = parameter.help.replace("|", r"\|")
+        rows.append(f"| `{parameter.name}` | {default} | {meaning} |")
+    return "\n".join(rows)
+
+
+def _index() -> str:
+    """Return the table of all methods."""
+    rows = ["| method | family | what it does | paper |", "|---|---|---|---|"]
+    methods: dict[str, Any] = METHODS
+    for name, cls in methods.items():
+        link = f"[{cls.__name__}](algorithms/{name}.md)"
+        rows.append(f"| {link} | {cls.family} | {summary_of(cls)} | {citation(cls)} |")
+    return "\n".join(rows)
+
+
+def _families() -> str:
+    """Return the table of the README: the methods of each family, and where they run."""
+    rows = [
+        "| methods | simulator | processes, machines | in your DDP script |",
+        "|---|---|---|---|",
+    ]
+    methods: tuple[Any, ...] = ALGORITHMS
+    for family, title, wrappers, hooks in (
+        ("federated", "with a server", "; X + ACG, X + FedPAQ", ""),
+        ("gossip", "gossip", "", ""),
+        ("all-reduce", "all-reduce", "", "Marsit, SignSGD, EFSignSGD, SSDM"),
+    ):
+        names = [cls.__name__ for cls in methods if cls.family == family]
+        bold = [f"**{name}**" if name in DOCUMENTS else name for name in names]
+        rows.append(f"| {title}: {', '.join(bold)}{wrappers} | yes | yes | {hooks} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Write names.json and the generated parts of the pages."""
+    NAMES.write_text(names_json(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
