@@ -19,8 +19,8 @@ from undrift.comm.routes import Ring, SegmentedRing, Server, Torus, Tree
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import Traffic
 from undrift.engine.collectives.inprocess import all_reduce as in_memory
-from undrift.engine.collectives.schedule import RankBlocks
 from undrift.engine.processes.transport import Incoming, Outgoing, Transport
+from undrift.engine.world import RankBlocks
 
 MERGES = (
     Mean(),

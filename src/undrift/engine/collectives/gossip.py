@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from undrift.engine.collectives.inprocess import BLOCK, Rows, Traffic
-from undrift.engine.collectives.schedule import RankBlocks
 from undrift.engine.processes.transport import Incoming, Outgoing, Transport
+from undrift.engine.world import RankBlocks
 from undrift.topology import Topology
 
 

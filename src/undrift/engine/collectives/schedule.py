@@ -13,29 +13,8 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from undrift.comm.routes import Piece, Route, Step
+from undrift.engine.world import RankBlocks
 from undrift.errors import UndriftError
-
-
-@dataclass(frozen=True)
-class RankBlocks:
-    """Which workers live on which rank: consecutive ones, as even as can be, the larger first."""
-
-    workers: int
-    ranks: int
-
-    def of(self, rank: int) -> range:
-        size, larger = divmod(self.workers, self.ranks)
-        start = rank * size + min(rank, larger)
-        return range(start, start + size + (rank < larger))
-
-    def owner(self, worker: int) -> int:
-        """A server, worker number M, lives on rank 0."""
-        size, larger = divmod(self.workers, self.ranks)
-        if worker >= self.workers:
-            return 0
-        if worker < larger * (size + 1):
-            return worker // (size + 1)
-        return larger + (worker - larger * (size + 1)) // size
 
 
 class Part(NamedTuple):

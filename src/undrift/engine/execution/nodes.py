@@ -16,7 +16,7 @@ from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
 from undrift.engine.collectives.inprocess import Collective, Exchange, PeerComm
 from undrift.engine.collectives.network import WireExchange
-from undrift.engine.execution.cohort import Mode, elements_per_step, finite_rows
+from undrift.engine.execution.cohort import Mode, elements_per_step
 from undrift.engine.execution.local import Group, LocalLoop, Meter
 from undrift.engine.execution.lockstep import run_lockstep
 from undrift.engine.plan import Plan, Planner
@@ -182,5 +182,5 @@ def _alone(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
 
 def _not_finite(nodes: Nodes, numbers: range) -> set[int]:
     floating = [leaf for leaf in tree.leaves(nodes) if leaf.is_floating_point()]
-    finite = torch.stack([finite_rows(leaf) for leaf in floating]).all(0)
+    finite = torch.stack([tree.finite_rows(leaf) for leaf in floating]).all(0)
     return {i for i, fine in zip(numbers, finite.tolist(), strict=True) if not fine}
