@@ -25,7 +25,8 @@ from undrift.cli.flags import flags_of
 from undrift.cli.methods import FILE_SUMMARY, SUMMARIES
 from undrift.cli.run import run_file
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS, without_none
-from undrift.engine.processes import elastic, rendezvous
+from undrift.config.sections import Engine
+from undrift.engine.processes import rendezvous
 
 OPTIONAL = {"matplotlib", "optuna", "transformers", "datasets", "sklearn", "pandas", "jinja2"}
 UNASKED = {"networkx", "pydantic", "typer", "rich", "PIL"} | OPTIONAL
@@ -214,5 +215,5 @@ def test_names_in_the_help_are_the_library_s() -> None:
     assert options.DATA_SETS.split(", ") == list(data.NAMES)
     assert options.MODELS.split(", ") == list(models.MODELS)
     assert options.KINDS.split(", ") == [*devices.PRESETS, *devices.MIXES]
-    assert options.RESTARTS == elastic.RESTARTS
+    assert Engine().max_restarts == options.RESTARTS
     assert options.TIMEOUT == rendezvous.TIMEOUT

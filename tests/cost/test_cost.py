@@ -29,7 +29,8 @@ from undrift.comm.merges import Mean, OneBit, SignSum
 from undrift.comm.routes import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree
 from undrift.core import Merge
 from undrift.cost import Codec, Gossip, Link, Machine, Point, Round, Run
-from undrift.engine.collectives.inprocess import Exchange, Traffic
+from undrift.engine.collectives.inprocess import InProcessExchange
+from undrift.engine.collectives.traffic import Traffic
 
 MERGES: dict[Any, Merge] = {
     "mean": Mean(),
@@ -62,7 +63,7 @@ def length(merge: str, size: int, count: int, closing: bool) -> int:
     """Bytes of a real message for so many workers."""
     rng, how = keyed.generator(0, "test-cost"), MERGES[merge]
     share = how.start(torch.ones(size), rng)
-    return len((how.close if closing else how.send)(share, count, rng))
+    return len((how.encode_result if closing else how.send)(share, count, rng))
 
 
 def walk(route: Route, merge: str, workers: int, size: int) -> list[tuple[int, int]]:
@@ -133,7 +134,10 @@ def test_hops_and_bytes_are_what_the_simulator_counts(merge):
         rows = torch.ones(workers, size)
         for route in (Ring(), *tori(workers), Server()):
             traffic = Traffic(workers)
-            Exchange(workers, None, route, 0, 0, traffic).reduce([rows], MERGES[merge])
+            exchange = InProcessExchange(
+                size=workers, topology=None, route=route, t=0, seed=0, traffic=traffic
+            )
+            exchange.reduce([rows], MERGES[merge])
             path = cost.critical_path(route, merge, workers, size)
             busiest = traffic.up + traffic.down if route == Server() else traffic.per_worker
             assert path == (traffic.hops, busiest), route
@@ -146,7 +150,10 @@ def test_hops_and_bytes_are_what_the_simulator_counts(merge):
 )
 def test_gossip_is_what_the_simulator_counts(graph):
     traffic = Traffic(graph.size)
-    Exchange(graph.size, graph, None, 0, 0, traffic).mix([[torch.zeros(graph.size, 37)]])
+    exchange = InProcessExchange(
+        size=graph.size, topology=graph, route=None, t=0, seed=0, traffic=traffic
+    )
+    exchange.mix([[torch.zeros(graph.size, 37)]])
     route = Gossip(int(graph.degrees.max()))
     assert cost.critical_path(route, "mean", graph.size, 37) == (1, traffic.per_worker)
     assert cost.critical_path(route, "one-bit", graph.size, 37) == (1, 5 * route.degree)

@@ -55,16 +55,16 @@ class Mean(Merge):
     def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
         return data.view(like.dtype)
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, prepared: Any) -> Vector:
         return m + n
 
-    def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
+    def encode_result(self, share: Vector, count: int, rng: Generator) -> Tensor:
         return _bytes_of(share / count)
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
         return data.view(like.dtype)
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int:
         return len(like) * like.element_size()
 
 
@@ -74,10 +74,10 @@ class Largest(Mean):
 
     backend = "max"
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, prepared: Any) -> Vector:
         return torch.maximum(m, n)
 
-    def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
+    def encode_result(self, share: Vector, count: int, rng: Generator) -> Tensor:
         return _bytes_of(share)
 
 
@@ -115,23 +115,23 @@ class SignSum(Merge):
         return elias.unfold(elias.decode(data, len(like), self.code), count)
 
     def merge(
-        self, m: NDArray[np.int32], a: int, n: NDArray[np.int32], b: int, ready: Any
+        self, m: NDArray[np.int32], a: int, n: NDArray[np.int32], b: int, prepared: Any
     ) -> NDArray[np.int32]:
         return m + n
 
-    def close(self, share: NDArray[np.int32], count: int, rng: Generator) -> Tensor:
+    def encode_result(self, share: NDArray[np.int32], count: int, rng: Generator) -> Tensor:
         if self.vote:
             return bits.pack_counts((2 * share >= count).astype(np.int32), 1)
         return self.send(share, count, rng)
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
         if self.vote:
             return bits.unpack_signs(data, len(like), like.dtype)
         ones = torch.from_numpy(self.receive(data, count, like))
         return (2 * ones - count).to(like.dtype) / count
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int | None:
-        if closed and self.vote:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int | None:
+        if result and self.vote:
             return -(-len(like) // 8)
         return -(-len(like) * count.bit_length() // 8) if self.code == "fixed" else None
 
@@ -159,13 +159,13 @@ class Cascade(Merge):
         norm = float(data[:width].clone().view(like.dtype))
         return bits.unpack_signs(data[width:], len(like), like.dtype, scale=norm)
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, prepared: Any) -> Vector:
         return m + n
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
         return self.receive(data, count, like) / count
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int:
         return like.element_size() - (-len(like) // 8)
 
 
@@ -184,19 +184,19 @@ class OneBit(Merge):
     def receive(self, data: Tensor, count: int, like: Vector) -> Tensor:
         return data
 
-    def ahead(self, a: int, n: Tensor, b: int, rng: Generator) -> Tensor:
+    def prepare(self, a: int, n: Tensor, b: int, rng: Generator) -> Tensor:
         return bits.bernoulli(a, b, len(n), rng)
 
-    def merge(self, m: Tensor, a: int, n: Tensor, b: int, ready: Tensor) -> Tensor:
-        return bits.choose(m, n, ready)
+    def merge(self, m: Tensor, a: int, n: Tensor, b: int, prepared: Tensor) -> Tensor:
+        return bits.choose(m, n, prepared)
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
         return bits.unpack_signs(data, len(like), like.dtype)
 
-    def finish_into(self, out: Vector, data: Tensor, count: int) -> None:
+    def decode_result_into(self, out: Vector, data: Tensor, count: int) -> None:
         bits.unpack_signs_into(out, data)
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int:
         return -(-len(like) // 8)
 
 

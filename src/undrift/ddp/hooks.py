@@ -53,10 +53,10 @@ class MarsitState(HookState):
         # Who is there, and finite, which the backend would not say.
         finite = all(bool(own.isfinite().all()) for own in u)
         self._reduce([torch.tensor([0.0 if finite else torch.nan])], Largest(), f"{label}, check")
-        post = self._connect()
+        transport = self._connect()
         try:
             # One for each parameter: in a joint one, the order of adding depends on the place.
-            works = [dist.all_reduce(own, group=post.group, async_op=True) for own in u]
+            works = [dist.all_reduce(own, group=transport.group, async_op=True) for own in u]
             for work in works:
                 work.wait()
         except RuntimeError as error:
@@ -65,7 +65,7 @@ class MarsitState(HookState):
                 "others say.",
                 ranks=[],
             ) from error
-        return [own / post.size for own in u]
+        return [own / transport.size for own in u]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from undrift.comm.routes import Ring
 from undrift.core import Cohort, Federated, Peer
-from undrift.engine.collectives.inprocess import Exchange, Traffic
+from undrift.engine.collectives.inprocess import InProcessExchange
+from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.cohort import Executor, Mode
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
@@ -234,7 +235,9 @@ def trial_of_peers(
             made[how] = PeerExecutor(laid, planner, pool, *about)
         executor, size = made[how], len(plan.ids)
         one = replace(plan, counts=np.ones(size, dtype=np.int64))
-        exchange = Exchange(size, complete(size), Ring(), 0, 0, Traffic(size))
+        exchange = InProcessExchange(
+            size=size, topology=complete(size), route=Ring(), t=0, seed=0, traffic=Traffic(size)
+        )
         with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
             nodes = executor.init(now, one, x0, Meter(size))
             return executor.play(now, plan, nodes, exchange, Meter(size))
