@@ -12,7 +12,7 @@ from torch import Tensor
 from undrift import keyed
 from undrift.comm.routes import Piece
 from undrift.core import Merge, Vector
-from undrift.engine.collectives.schedule import Hop, Message, Part
+from undrift.engine.collectives.schedule import Hop, Message, MessagePart
 
 # (purpose, worker, first coordinate, counts ...) -> the generator of one operation
 Draws = Callable[..., np.random.Generator]
@@ -47,14 +47,14 @@ class Reduction:
         encode = self._encode_share if hop.merging else self._encode_result
         return [encode(message.sender, part) for part in message.parts]
 
-    def _encode_share(self, worker: int, part: Part) -> Tensor:
+    def _encode_share(self, worker: int, part: MessagePart) -> Tensor:
         place = worker, part.vector, part.piece
         rng = self._rng("send", place, part.stands_for)
         share = self._share(place)
         del self._shares[place]  # a route sends a share once
         return self._merge.send(share, part.stands_for, rng)
 
-    def _encode_result(self, worker: int, part: Part) -> Tensor:
+    def _encode_result(self, worker: int, part: MessagePart) -> Tensor:
         return self._result((worker, part.vector, part.piece))
 
     def _result(self, place: _Place) -> Tensor:
@@ -78,11 +78,11 @@ class Reduction:
                     self._prepared[place] = self._prepare(place, part)
                 seen.add(place)
 
-    def _prepare(self, place: _Place, part: Part) -> Any:
+    def _prepare(self, place: _Place, part: MessagePart) -> Any:
         rng = self._rng("merge", place, part.stands_for, part.before)
         return self._merge.prepare(part.stands_for, self._share(place), part.before, rng)
 
-    def accept(self, hop: Hop, worker: int, part: Part, data: Tensor) -> None:
+    def accept(self, hop: Hop, worker: int, part: MessagePart, data: Tensor) -> None:
         """Merge a share that has come, or keep a result that has come."""
         place = worker, part.vector, part.piece
         if not hop.merging:
@@ -96,7 +96,7 @@ class Reduction:
             share = self._merge.merge(share, part.stands_for, own, part.before, prepared)
         self._shares[place] = share  # a server, which has no vector, keeps the first that comes
 
-    def length(self, hop: Hop, part: Part) -> int | None:
+    def length(self, hop: Hop, part: MessagePart) -> int | None:
         """Return how many bytes the part has, or None if that depends on its values."""
         count = part.stands_for if hop.merging else self._workers
         return self._merge.nbytes(self._like(part), count, result=not hop.merging)
@@ -109,7 +109,7 @@ class Reduction:
         self._decode_results()
         return self._results
 
-    def _like(self, part: Part) -> Vector:
+    def _like(self, part: MessagePart) -> Vector:
         return self.like[part.vector][slice(*part.piece)]
 
     def _rng(self, purpose: str, place: _Place, *counts: int) -> np.random.Generator:

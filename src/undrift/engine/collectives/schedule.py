@@ -21,7 +21,7 @@ from undrift.errors import UndriftError
 MOST_CACHED = 256  # workers of one rank; a ring of M workers has 2 M (M - 1) messages
 
 
-class Part(NamedTuple):
+class MessagePart(NamedTuple):
     """A part of a message is the share or the result of one piece of one vector."""
 
     vector: int  # which of the vectors that travel together
@@ -37,7 +37,7 @@ class Message(NamedTuple):
     receiver: int
     sender_rank: int
     receiver_rank: int
-    parts: tuple[Part, ...]
+    parts: tuple[MessagePart, ...]
 
 
 class Hop(NamedTuple):
@@ -134,7 +134,7 @@ class _Progress:
 def _hop(steps: list[Step], blocks: RankBlocks, rank: int, progress: _Progress) -> Hop:
     """Return one step of each vector, cut down to the messages of one rank."""
     merging = steps[0].merging
-    parts: dict[tuple[int, int], list[Part]] = {}
+    parts: dict[tuple[int, int], list[MessagePart]] = {}
     sends = [
         (vector, send, progress.count(send.sender, vector, send.piece))
         for vector, step in enumerate(steps)
@@ -146,7 +146,7 @@ def _hop(steps: list[Step], blocks: RankBlocks, rank: int, progress: _Progress) 
         before = progress.count(receiver, vector, piece)
         move(sender, receiver, vector, piece, stands_for)
         if rank in (blocks.owner(sender), blocks.owner(receiver)):
-            part = Part(vector, piece, stands_for, before)
+            part = MessagePart(vector, piece, stands_for, before)
             parts.setdefault((sender, receiver), []).append(part)
     messages = [
         Message(sender, receiver, blocks.owner(sender), blocks.owner(receiver), tuple(own))
