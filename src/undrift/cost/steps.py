@@ -21,8 +21,8 @@ class GossipRoute:
     degree: int
 
     def __post_init__(self) -> None:
-        whole = is_whole(self.degree) and self.degree >= 0
-        require(whole, "GossipRoute", "degree >= 0, a whole number", self.degree)
+        valid = is_whole(self.degree) and self.degree >= 0
+        require(valid, "GossipRoute", "degree >= 0, a whole number", self.degree)
 
     def check(self, workers: int) -> None:
         """Refuse a degree that does not fit this many workers."""
@@ -82,8 +82,8 @@ def schedule(
 ) -> list[EqualSteps]:
     """Return all steps of the round, equal ones together: O(log M) groups."""
     require_merge(merge)
-    whole = is_whole(coordinates) and coordinates >= 1
-    require(whole, "cost", "coordinates >= 1, a whole number", coordinates)
+    valid = is_whole(coordinates) and coordinates >= 1
+    require(valid, "cost", "coordinates >= 1, a whole number", coordinates)
     parsed, M, D = parse(route, workers), int(workers), int(coordinates)
     match parsed:
         case Torus(x, y):

@@ -25,8 +25,8 @@ def check_nodes(who: str, m: int) -> None:
 
 
 def _check_sides(who: str, x: int, y: int) -> None:
-    whole = is_whole(x) and is_whole(y)
-    require(whole and x >= 1 and y >= 1, who, "whole sides of at least one node", (x, y))
+    integers = is_whole(x) and is_whole(y)
+    require(integers and x >= 1 and y >= 1, who, "whole sides of at least one node", (x, y))
 
 
 def ring(m: int, *, mixing: Mixing = "laplacian") -> Topology:

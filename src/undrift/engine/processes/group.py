@@ -156,9 +156,9 @@ class Processes(World):
         if not silent:
             return WorkerError(f"Processes lost each other: {first_line(error)}.", ranks=[])
         who = ranks_in_words(silent)
-        how = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
+        end = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
         remedy = "look at its machine, or raise the timeout" if hung else "look at its output"
-        return WorkerError(f"{who} {how}; {remedy}. The last checkpoint is intact.", ranks=silent)
+        return WorkerError(f"{who} {end}; {remedy}. The last checkpoint is intact.", ranks=silent)
 
     def _leave_note(self, error: BaseException) -> None:
         if not self.open:
