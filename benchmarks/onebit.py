@@ -21,7 +21,9 @@ from undrift import keyed
 from undrift.comm import bits
 from undrift.comm.merges import Mean, OneBit
 from undrift.comm.routes import Ring
-from undrift.engine.collectives.inprocess import Traffic, all_reduce
+from undrift.engine.collectives.allreduce import all_reduce
+from undrift.engine.collectives.inprocess import Loopback
+from undrift.engine.collectives.traffic import Traffic
 
 
 def measure(operations: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
@@ -57,7 +59,10 @@ def main() -> None:
     def ring(how: Mean | OneBit, name: str) -> Callable[[], object]:
         def run() -> None:
             sent[name] = Traffic(workers)
-            all_reduce(vectors, how, Ring(), generator, sent[name])
+            own = {worker: [vector] for worker, vector in enumerate(vectors)}
+            all_reduce(
+                Loopback(), own, how, Ring(), [generator], workers=workers, traffic=sent[name]
+            )
 
         return run
 

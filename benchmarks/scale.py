@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from undrift import cost
-from undrift.cost import Codec, Link, Machine, Merging, Point, Round
+from undrift.cost import CodecTimes, Machine, Merging, NetworkLink, Point, Round
 
 ROUTES = ("ring", "torus", "server", "gossip")
 BITS: dict[str, Merging] = {"32": "mean", "1": "one-bit"}
@@ -31,8 +31,8 @@ DEGREE = 4  # neighbours in gossip
 SIZES = (10**6, 10**9, 10**11)
 # Seconds a coordinate on one thread: a float32 addition in memory (torch, x86-64), and the table of
 # speeds in docs/onebit.md.
-MEAN = Codec(merge=0.52e-9)
-ONE_BIT = Codec(pack=1 / 2.769e9, draw=1 / 0.888e9, merge=1 / 29.176e9, unpack=1 / 3.262e9)
+MEAN = CodecTimes(merge=0.52e-9)
+ONE_BIT = CodecTimes(pack=1 / 2.769e9, draw=1 / 0.888e9, merge=1 / 29.176e9, unpack=1 / 3.262e9)
 
 
 class Setting(NamedTuple):
@@ -44,9 +44,10 @@ class Setting(NamedTuple):
 
 def machine(latency: float, bandwidth: float, threads: int) -> Machine:
     mean, one_bit = (
-        Codec(*(seconds / threads for seconds in vars(codec).values())) for codec in (MEAN, ONE_BIT)
+        CodecTimes(*(seconds / threads for seconds in vars(codec).values()))
+        for codec in (MEAN, ONE_BIT)
     )
-    return Machine(Link(latency, bandwidth), mean=mean, one_bit=one_bit)
+    return Machine(NetworkLink(latency, bandwidth), mean=mean, one_bit=one_bit)
 
 
 SETTINGS = (
@@ -170,8 +171,10 @@ def predictions(rows: Sequence[Measured]) -> list[Round]:
     found = []
     for row in rows:
         like = next(each for each in (*chosen, *rows) if each.merge == row.merge)
-        codec = Codec(pack=like.compression / like.coordinates)
-        link = host if row.bandwidth is None else cost.in_series(host, Link(0, row.bandwidth))
+        codec = CodecTimes(pack=like.compression / like.coordinates)
+        link = (
+            host if row.bandwidth is None else cost.in_series(host, NetworkLink(0, row.bandwidth))
+        )
         node = Machine(link, row.computation, mean=codec, one_bit=codec, signs=codec)
         found.append(cost.predict(row.route, row.merge, row.workers, row.coordinates, node))
     return found

@@ -51,12 +51,18 @@ from undrift.comm.merges import Mean, OneBit, SignSum
 from undrift.comm.routes import Ring, Route, Torus
 from undrift.core import Merge
 from undrift.engine.collectives.allreduce import all_reduce
-from undrift.engine.processes.transport import Arrived, Expected, Letter, Post, Transit
+from undrift.engine.processes.transport import (
+    Incoming,
+    Outgoing,
+    PendingMessages,
+    Received,
+    Transport,
+)
 from undrift.topology import near_square
 
 MERGES: dict[str, Merge] = {"mean": Mean(), "sign-vote": SignSum(vote=True), "one-bit": OneBit()}
 METHODS = {"mean": "PSGD", "sign-vote": "signSGD", "one-bit": "Marsit"}
-TIMED = ("start", "send", "receive", "ahead", "merge", "close", "finish")
+TIMED = ("start", "send", "receive", "prepare", "merge", "encode_result", "decode_result")
 BATCH = 32
 Row = dict[str, Any]
 
@@ -102,26 +108,26 @@ class TimedMerge:
         return timed
 
 
-class TimedPost(Post):
-    """A post that tells the clock when messages are under way."""
+class TimedTransport(Transport):
+    """A transport that tells the clock when messages are under way."""
 
     clock: Clock
 
     def exchange(
-        self, letters: Sequence[Letter], expected: Sequence[Expected], flag: int = 0
-    ) -> Transit:
-        transit = super().exchange(letters, expected, flag)
+        self, outgoing: Sequence[Outgoing], incoming: Sequence[Incoming], flag: int = 0
+    ) -> PendingMessages:
+        pending = super().exchange(outgoing, incoming, flag)
         self.clock.under_way = True
-        wait = transit.wait
+        wait = pending.wait
 
-        def timed_wait() -> list[Arrived]:
+        def timed_wait() -> list[Received]:
             start = time.perf_counter()
-            came = wait()
+            received = wait()
             self.clock.arrived(time.perf_counter() - start)
-            return came
+            return received
 
-        transit.wait = timed_wait  # type: ignore[method-assign]
-        return transit
+        pending.wait = timed_wait  # type: ignore[method-assign]
+        return pending
 
 
 @dataclass(frozen=True)
@@ -129,19 +135,19 @@ class Variant:
     route: str
     merge: str
 
-    def reduce(self, post: TimedPost, v: Tensor, number: int) -> Tensor:
+    def reduce(self, transport: TimedTransport, v: Tensor, number: int) -> Tensor:
         if self.route == "backend":  # in place: `v` is a copy that was made before the clock ran
             dist.all_reduce(v)
-            return v.div_(post.size)
+            return v.div_(transport.size)
 
         def draws(purpose: str, *place: int) -> np.random.Generator:
             return keyed.generator(number, purpose, *place)
 
         how: Any = MERGES[self.merge]
         if how.lossy:
-            how = TimedMerge(how, post.clock)
-        (result,), _ = all_reduce(post, {post.rank: [v]}, how, self._route(post.size), [draws])
-        return result
+            how = TimedMerge(how, transport.clock)
+        route = self._route(transport.size)
+        return all_reduce(transport, {transport.rank: [v]}, how, route, [draws]).vectors[0]
 
     def _route(self, workers: int) -> Route:
         return Torus(*near_square(workers)) if self.route == "torus" else Ring()
@@ -160,26 +166,28 @@ def worker(coordinates: int, repeat: int) -> None:
     """One rank; rank 0 prints the medians."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    post = TimedPost()
-    v = torch.randn(coordinates, generator=torch.Generator().manual_seed(post.rank))
+    transport = TimedTransport()
+    v = torch.randn(coordinates, generator=torch.Generator().manual_seed(transport.rank))
     scratch, step = torch.empty_like(v), training_step()
     samples: dict[Variant, list[list[float]]] = {}
     computed, sent = [], {}
-    check(post, v[: 8 * 10_000])
+    check(transport, v[: 8 * 10_000])
     for number in range(-1, repeat):  # the first is to warm up
-        for variant in variants(post.size):
-            post.clock, before = Clock(), post.sent
+        for variant in variants(transport.size):
+            transport.clock, before = Clock(), transport.sent
             scratch.copy_(v)
-            seconds = timed(variant.reduce, post, scratch, number + 1)
-            sent[variant] = post.sent - before
+            seconds = timed(variant.reduce, transport, scratch, number + 1)
+            sent[variant] = transport.sent - before
             if number >= 0:
-                times = over_workers(seconds, post.clock.critical, post.clock.hidden)
+                times = over_workers(seconds, transport.clock.critical, transport.clock.hidden)
                 samples.setdefault(variant, []).append(times)
         if number >= 0:
             computed.append(over_workers(timed(step))[0])
-    if post.rank == 0:
+    if transport.rank == 0:
         rows = [row(variant, each, computed, sent[variant]) for variant, each in samples.items()]
-        print(json.dumps([{**row, "workers": post.size, "coordinates": len(v)} for row in rows]))
+        print(
+            json.dumps([{**row, "workers": transport.size, "coordinates": len(v)} for row in rows])
+        )
     dist.destroy_process_group()
 
 
@@ -228,20 +236,20 @@ def training_step() -> Callable[[], None]:
     return step
 
 
-def check(post: TimedPost, v: Tensor) -> None:
+def check(transport: TimedTransport, v: Tensor) -> None:
     """Wrong results are not worth timing."""
     mean, signs = v.clone(), torch.where(v >= 0, 1.0, -1.0)
     dist.all_reduce(mean)
     dist.all_reduce(signs)
-    post.clock = Clock()
-    agreed = signs.abs() == post.size
-    for variant in variants(post.size):
-        made = variant.reduce(post, v.clone(), 0)
+    transport.clock = Clock()
+    agreed = signs.abs() == transport.size
+    for variant in variants(transport.size):
+        made = variant.reduce(transport, v.clone(), 0)
         right = {
-            "mean": torch.allclose(made, mean / post.size, atol=1e-5),
+            "mean": torch.allclose(made, mean / transport.size, atol=1e-5),
             "sign-vote": torch.equal(made, torch.where(signs >= 0, 1.0, -1.0)),
-            "one-bit": torch.equal(made[agreed], signs[agreed] / post.size)
-            and abs(float((made - signs / post.size).mean())) < 0.02,
+            "one-bit": torch.equal(made[agreed], signs[agreed] / transport.size)
+            and abs(float((made - signs / transport.size).mean())) < 0.02,
         }
         if not right[variant.merge]:
             raise SystemExit(f"{variant} needs to give the right result and does not.")

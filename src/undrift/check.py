@@ -29,6 +29,11 @@ def is_finite(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def is_probability(value: Any) -> bool:
+    """Return whether the value is a number in [0, 1]."""
+    return is_finite(value) and 0 <= value <= 1
+
+
 def is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 

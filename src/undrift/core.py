@@ -188,58 +188,71 @@ class Prelude(Federated[S, B, C, U]):
 
 
 class Merge(ABC):
-    """How an all-reduce combines the workers' vectors hop by hop, and what each hop carries.
+    """An all-reduce calls a merge to combine the workers' vectors hop by hop.
 
-    A worker keeps its share of the sum in whatever form suits; what travels is bytes, and what they
-    mean is found in them alone. `count` is the number of workers a share stands for, `like` a
-    tensor of the shape and dtype of the coordinates in question. Every call has a generator of its
-    own, keyed by worker, place and hop.
+    A worker keeps its share of the sum in whatever form suits the merge; what travels is bytes, and
+    a receiver learns nothing but those bytes. `count` is the number of workers that a share stands
+    for, `like` a tensor with the shape and dtype of the coordinates in question. Every call gets a
+    generator of its own, keyed by the worker, the place in the vector and the counts.
     """
 
     lossy: bool = True  # whether the result may differ from the mean
-    # What a backend's own all-reduce calls it, where it knows it.
+    # The operation by which a backend's own all-reduce can stand in for this merge, if one can.
     backend: ClassVar[Literal["mean", "max"] | None] = None
 
     @property
     def draws(self) -> frozenset[str]:
-        """Which of its methods draw random numbers; making a generator for the others is waste."""
+        """Return the operations that draw random numbers; the others do not use their generator.
+
+        "start" and "send" are the methods of these names, "merge" is `prepare` (and `merge`, which
+        gets what `prepare` returned), "close" is `encode_result`. The names are part of the keys of
+        the random numbers, so that they stay although two methods have other names.
+        """
         return frozenset({"start", "send", "merge", "close"})
 
     @abstractmethod
     def start(self, v: Vector, rng: Generator) -> Any:
-        """A worker's own share."""
+        """Return a worker's own share, made from its piece `v` of the vector."""
 
     @abstractmethod
     def send(self, share: Any, count: int, rng: Generator) -> Tensor:
-        """The bytes (uint8) of a share, for the next worker."""
+        """Return the bytes (uint8) of a share, for the next worker."""
 
     @abstractmethod
-    def receive(self, data: Tensor, count: int, like: Vector) -> Any: ...
+    def receive(self, data: Tensor, count: int, like: Vector) -> Any:
+        """Return the share whose bytes `send` returned."""
 
-    def ahead(self, a: int, n: Any, b: int, rng: Generator) -> Any:
-        """What merging a share of a workers into n, of b, needs; made while that share travels."""
+    def prepare(self, a: int, n: Any, b: int, rng: Generator) -> Any:
+        """Return what merging a share of `a` workers into `n`, a share of `b` workers, needs.
+
+        It is called while the share of `a` workers is still on its way.
+        """
         return rng
 
     @abstractmethod
-    def merge(self, m: Any, a: int, n: Any, b: int, ready: Any) -> Any:
-        """Combine m, which was received and stands for a workers, with n, which stands for b.
+    def merge(self, m: Any, a: int, n: Any, b: int, prepared: Any) -> Any:
+        """Return the share that combines `m`, received for `a` workers, with `n`, held for `b`.
 
-        `ready` is what `ahead` returned.
+        `prepared` is what `prepare` returned.
         """
 
-    def close(self, share: Any, count: int, rng: Generator) -> Tensor:
-        """The bytes of the result, which are copied to every worker."""
+    def encode_result(self, share: Any, count: int, rng: Generator) -> Tensor:
+        """Return the bytes (uint8) of the result, which are copied to every worker."""
         return self.send(share, count, rng)
 
     @abstractmethod
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector: ...
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
+        """Return the result whose bytes `encode_result` returned."""
 
-    def finish_into(self, out: Vector, data: Tensor, count: int) -> None:
-        """As `finish`, for those that can spare the copy."""
-        out.copy_(self.finish(data, count, out))
+    def decode_result_into(self, out: Vector, data: Tensor, count: int) -> None:
+        """Write the result into `out`; a merge overrides this where it can spare the copy."""
+        out.copy_(self.decode_result(data, count, out))
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int | None:
-        """How long `send`'s bytes (or `close`'s) are; None where only their content tells."""
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int | None:
+        """Return the length of what `send` returns, or `encode_result` if `result`.
+
+        None says that the length depends on the values.
+        """
         return None
 
 

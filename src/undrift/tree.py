@@ -43,3 +43,12 @@ def row(tree: T, i: int) -> T:
 
 def nbytes(tree: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def finite_rows(leaf: Tensor) -> Tensor:
+    """Return for each row of (m, ...) whether all its entries are finite, as booleans (m,)."""
+    rows = leaf.reshape(len(leaf), -1)
+    # One sum a row decides as a rule: a row with a NaN or an infinity has no finite sum. A finite
+    # row whose sum overflows has none either, so that only then every entry is looked at.
+    finite = rows.sum(1).isfinite()
+    return finite if finite.all() else rows.isfinite().all(1)

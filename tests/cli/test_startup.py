@@ -24,7 +24,8 @@ from undrift.cli import generate, names, options
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES, flags_of
 from undrift.cli.run import run_file
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS, without_none
-from undrift.engine.processes import elastic, rendezvous
+from undrift.config.sections import Engine
+from undrift.engine.processes import rendezvous
 from undrift.field_help import field_help
 
 OPTIONAL = {"matplotlib", "optuna", "transformers", "datasets", "sklearn", "pandas", "jinja2"}
@@ -226,5 +227,5 @@ def test_names_in_the_help_are_the_library_s() -> None:
     assert names.DATA_SETS.split(", ") == list(data.NAMES)
     assert names.MODELS.split(", ") == list(models.MODELS)
     assert names.DEVICES.split(", ") == [*devices.PRESETS, *devices.MIXES]
-    assert options.RESTARTS == elastic.RESTARTS
+    assert Engine().max_restarts == options.RESTARTS
     assert options.TIMEOUT == rendezvous.TIMEOUT

@@ -28,8 +28,9 @@ from undrift import cost, keyed, topology
 from undrift.comm.merges import Mean, OneBit, SignSum
 from undrift.comm.routes import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree
 from undrift.core import Merge
-from undrift.cost import Codec, Gossip, Link, Machine, Point, Round, Run
-from undrift.engine.collectives.inprocess import Exchange, Traffic
+from undrift.cost import CodecTimes, EqualSteps, GossipRoute, Machine, NetworkLink, Point, Round
+from undrift.engine.collectives.inprocess import InProcessExchange
+from undrift.engine.collectives.traffic import Traffic
 
 MERGES: dict[Any, Merge] = {
     "mean": Mean(),
@@ -40,11 +41,11 @@ MERGES: dict[Any, Merge] = {
 merges = pytest.mark.parametrize("merge", MERGES)
 SIZES = [1, 2, 3, 7, 8, 9, 16, 65, 100, 131]
 NODE = Machine(
-    Link(5e-5, 1e10),
+    NetworkLink(5e-5, 1e10),
     computation=0.3,
-    mean=Codec(merge=8e-10),
-    one_bit=Codec(pack=4e-10, draw=1e-9, merge=3e-11, unpack=3e-10),
-    signs=Codec(pack=4e-10, merge=2e-9, unpack=1e-9),
+    mean=CodecTimes(merge=8e-10),
+    one_bit=CodecTimes(pack=4e-10, draw=1e-9, merge=3e-11, unpack=3e-10),
+    signs=CodecTimes(pack=4e-10, merge=2e-9, unpack=1e-9),
 )
 
 
@@ -62,7 +63,7 @@ def length(merge: str, size: int, count: int, closing: bool) -> int:
     """Bytes of a real message for so many workers."""
     rng, how = keyed.generator(0, "test-cost"), MERGES[merge]
     share = how.start(torch.ones(size), rng)
-    return len((how.close if closing else how.send)(share, count, rng))
+    return len((how.encode_result if closing else how.send)(share, count, rng))
 
 
 def walk(route: Route, merge: str, workers: int, size: int) -> list[tuple[int, int]]:
@@ -90,7 +91,7 @@ def walk(route: Route, merge: str, workers: int, size: int) -> list[tuple[int, i
     return steps
 
 
-def spread(runs: list[Run]) -> list[tuple[int, int]]:
+def spread(runs: list[EqualSteps]) -> list[tuple[int, int]]:
     return [
         (max(run.worker.nbytes, run.server.nbytes), max(run.worker.merged, run.server.merged))
         for run in runs
@@ -133,7 +134,10 @@ def test_hops_and_bytes_are_what_the_simulator_counts(merge):
         rows = torch.ones(workers, size)
         for route in (Ring(), *tori(workers), Server()):
             traffic = Traffic(workers)
-            Exchange(workers, None, route, 0, 0, traffic).reduce([rows], MERGES[merge])
+            exchange = InProcessExchange(
+                size=workers, topology=None, route=route, t=0, seed=0, traffic=traffic
+            )
+            exchange.reduce([rows], MERGES[merge])
             path = cost.critical_path(route, merge, workers, size)
             busiest = traffic.up + traffic.down if route == Server() else traffic.per_worker
             assert path == (traffic.hops, busiest), route
@@ -146,15 +150,18 @@ def test_hops_and_bytes_are_what_the_simulator_counts(merge):
 )
 def test_gossip_is_what_the_simulator_counts(graph):
     traffic = Traffic(graph.size)
-    Exchange(graph.size, graph, None, 0, 0, traffic).mix([[torch.zeros(graph.size, 37)]])
-    route = Gossip(int(graph.degrees.max()))
+    exchange = InProcessExchange(
+        size=graph.size, topology=graph, route=None, t=0, seed=0, traffic=traffic
+    )
+    exchange.mix([[torch.zeros(graph.size, 37)]])
+    route = GossipRoute(int(graph.degrees.max()))
     assert cost.critical_path(route, "mean", graph.size, 37) == (1, traffic.per_worker)
     assert cost.critical_path(route, "one-bit", graph.size, 37) == (1, 5 * route.degree)
 
 
 @merges
 def test_seconds_are_those_of_the_steps_one_after_the_other(merge):
-    link, codec = Link(0.25, 64.0), Codec(pack=3.0, draw=2.0, merge=0.5, unpack=5.0)
+    link, codec = NetworkLink(0.25, 64.0), CodecTimes(pack=3.0, draw=2.0, merge=0.5, unpack=5.0)
     machine = Machine(link, 7.0, codec, codec, codec)
     for workers, size in product((1, 2, 3, 6, 8), (1, 9, 50)):
         for route in all_routes(workers):
@@ -172,7 +179,7 @@ def test_seconds_are_those_of_the_steps_one_after_the_other(merge):
 
 
 def test_examples_by_hand():
-    free = Machine(Link(1e-3, 8e6))  # a millisecond, a megabyte a second
+    free = Machine(NetworkLink(1e-3, 8e6))  # a millisecond, a megabyte a second
     assert of("ring", "mean", 4, 10**6, free).communication == pytest.approx(6 * (1e-3 + 1))
     assert of("ring", "one-bit", 4, 10**6, free).communication == pytest.approx(6 * 0.03225)
     assert of("torus:2x2", "mean", 4, 10**6, free).communication == pytest.approx(6 + 4e-3)
@@ -185,8 +192,8 @@ def test_examples_by_hand():
 
 
 def test_gossip_packs_once_and_unpacks_every_neighbour_without_draws():
-    codec = Codec(pack=2.0, draw=1000.0, merge=3.0, unpack=5.0)
-    found = of(Gossip(4), "one-bit", 9, 10, Machine(one_bit=codec))
+    codec = CodecTimes(pack=2.0, draw=1000.0, merge=3.0, unpack=5.0)
+    found = of(GossipRoute(4), "one-bit", 9, 10, Machine(one_bit=codec))
     assert found == Round(0.0, 10 * (2 + 4 * (3 + 5)), 0.0)
 
 
@@ -195,11 +202,11 @@ def test_numpy_integers_count_as_whole_numbers(merge):
     pairs: list[tuple[Any, Any]] = [
         (Torus(np.int64(4), np.int64(3)), Torus(4, 3)),
         (SegmentedRing(np.int32(5)), SegmentedRing(5)),
-        (Gossip(np.int8(100)), Gossip(100)),
+        (GossipRoute(np.int8(100)), GossipRoute(100)),
         ("torus", "torus"),
     ]
     for odd, plain in pairs:
-        workers, size = (12, 10**10) if plain != Gossip(100) else (200, 10**10)
+        workers, size = (12, 10**10) if plain != GossipRoute(100) else (200, 10**10)
         found = cost.schedule(odd, merge, np.int64(workers), np.int64(size))
         assert found == cost.schedule(plain, merge, workers, size)
 
@@ -229,9 +236,9 @@ def test_without_limits_nothing_takes_time(route):
 @merges
 def test_latency_alone_counts_hops_and_bandwidth_alone_counts_bytes(route, merge):
     hops, nbytes = cost.critical_path(route, merge, 36, 12_345)
-    late = of(route, merge, 36, 12_345, Machine(Link(0.5)))
+    late = of(route, merge, 36, 12_345, Machine(NetworkLink(0.5)))
     assert late.communication == 0.5 * hops
-    slow = of(route, merge, 36, 12_345, Machine(Link(0, 1e3)))
+    slow = of(route, merge, 36, 12_345, Machine(NetworkLink(0, 1e3)))
     assert slow.communication == pytest.approx(8e-3 * nbytes)
 
 
@@ -280,7 +287,7 @@ def test_a_ring_is_a_torus_of_one_row_or_column_and_of_one_segment(merge):
 
 
 def test_the_torus_wins_by_its_latency_and_only_by_that():
-    late, slow = Machine(Link(1e-3, 1e12)), Machine(Link(0, 1e6))
+    late, slow = Machine(NetworkLink(1e-3, 1e12)), Machine(NetworkLink(0, 1e6))
     for merge in ("mean", "one-bit"):
         ring, torus = (of(route, merge, 64, 64_000, late).total for route in ("ring", "torus"))
         assert ring / torus == pytest.approx(126 / 28, rel=1e-3)
@@ -297,9 +304,9 @@ def test_the_ring_needs_bytes_of_two_vectors_and_a_server_of_two_for_each_worker
 
 
 def test_a_server_of_its_own_has_its_own_link_and_merges():
-    codec = Codec(merge=1.0, draw=1.0)
-    server = Machine(Link(0.5, 8e9), one_bit=replace(codec, merge=0.25))
-    phone = Machine(Link(0.1, 8e6), one_bit=codec)
+    codec = CodecTimes(merge=1.0, draw=1.0)
+    server = Machine(NetworkLink(0.5, 8e9), one_bit=replace(codec, merge=0.25))
+    phone = Machine(NetworkLink(0.1, 8e6), one_bit=codec)
     found = of("server", "one-bit", 100, 8 * 10**6, phone, server=server, overlap=False)
     assert found.communication == pytest.approx(2 * 1.1)  # the phone's megabyte takes longer
     assert found.compression == pytest.approx(1.25 * 99 * 8 * 10**6)
@@ -310,7 +317,7 @@ def test_a_server_of_its_own_has_its_own_link_and_merges():
 
 def test_overlap_hides_draws_behind_slow_links_only():
     def compression(bandwidth: float, overlap: bool) -> float:
-        machine = replace(NODE, link=Link(0, bandwidth))
+        machine = replace(NODE, link=NetworkLink(0, bandwidth))
         return of("ring", "one-bit", 8, 8 * 10**6, machine, overlap=overlap).compression
 
     ends, merged = 7e-10 * 8e6, 3e-11 * 7e6
@@ -342,7 +349,7 @@ def test_the_largest_settings_take_no_time_and_no_memory(route, merge):
 
 
 def test_break_even_is_where_the_totals_meet():
-    node = replace(NODE, mean=Codec(merge=1e-11))
+    node = replace(NODE, mean=CodecTimes(merge=1e-11))
     for route, overlap in product(ROUTES, (True, False)):
         bandwidth = cost.break_even(route, 36, 10**7, node, overlap=overlap)
         assert 0 < bandwidth < math.inf
@@ -363,7 +370,7 @@ def test_break_even_is_where_the_totals_meet():
 
 
 def test_break_even_in_closed_form():
-    machine = Machine(Link(1e-4), one_bit=Codec(pack=3e-10, merge=1e-10, unpack=2e-10))
+    machine = Machine(NetworkLink(1e-4), one_bit=CodecTimes(pack=3e-10, merge=1e-10, unpack=2e-10))
     workers, size = 8, 8 * 8 * 10**5
     costs = size * 5e-10 + 7 / 8 * size * 1e-10
     spared = 2 * 7 / 8 * size * (32 - 1)
@@ -372,14 +379,14 @@ def test_break_even_in_closed_form():
 
 
 def test_break_even_is_never_or_always():
-    assert cost.break_even("ring", 8, 10, Machine(Link(1e-3))) == math.inf
-    assert cost.break_even("ring", 8, 10**6, replace(NODE, one_bit=Codec())) == math.inf
+    assert cost.break_even("ring", 8, 10, Machine(NetworkLink(1e-3))) == math.inf
+    assert cost.break_even("ring", 8, 10**6, replace(NODE, one_bit=CodecTimes())) == math.inf
     assert cost.break_even("ring", 1, 10**6, NODE) == 0
-    slow = replace(NODE, one_bit=Codec(pack=1e3))
+    slow = replace(NODE, one_bit=CodecTimes(pack=1e3))
     assert cost.break_even("ring", 8, 10**6, slow) == 0
     # Behind a slow server fast phones gain by one bit whatever their links.
-    phone = replace(NODE, mean=Codec())
-    server = replace(phone, link=Link(0, 1e6))
+    phone = replace(NODE, mean=CodecTimes())
+    server = replace(phone, link=NetworkLink(0, 1e6))
     assert cost.break_even("server", 8, 10**6, phone) < math.inf
     assert cost.break_even("server", 8, 10**6, phone, server=server) == math.inf
     assert cost.break_even("ring", 8, 10**6, NODE, merge="sign-sum") < cost.break_even(
@@ -391,7 +398,7 @@ def test_break_even_is_never_or_always():
 
 
 def test_fit_finds_the_link_that_made_the_points():
-    for link in (Link(2e-4, 9.4e8), Link(1.5, 1e3), Link(0.0, 1e11)):
+    for link in (NetworkLink(2e-4, 9.4e8), NetworkLink(1.5, 1e3), NetworkLink(0.0, 1e11)):
         machine, points = Machine(link), []
         for route, merge, size in product(("ring", "torus"), ("mean", "one-bit"), (10**4, 10**7)):
             path = cost.critical_path(route, merge, 6, size)
@@ -409,7 +416,7 @@ def test_fit_is_the_least_of_the_relative_squares():
         for n in (10**3, 10**4, 10**5, 10**6, 10**7)
     ]
 
-    def error(link: Link) -> float:
+    def error(link: NetworkLink) -> float:
         return sum((1 - (p.hops * link.latency + 8 * p.nbytes / link.bandwidth) / p.seconds) ** 2
                    for p in points)  # fmt: skip
 
@@ -418,7 +425,7 @@ def test_fit_is_the_least_of_the_relative_squares():
     assert best.bandwidth == pytest.approx(1e8, rel=0.1)
     for a, b in product((0.99, 1, 1.01), repeat=2):
         if (a, b) != (1, 1):
-            assert error(Link(a * best.latency, b * best.bandwidth)) > error(best)
+            assert error(NetworkLink(a * best.latency, b * best.bandwidth)) > error(best)
 
 
 def test_fit_never_leaves_what_is_possible():
@@ -434,10 +441,10 @@ def test_fit_never_leaves_what_is_possible():
 
 
 def test_links_in_series():
-    found = cost.in_series(Link(1e-3, 3e9), Link(2e-3, 6e9), Link())
+    found = cost.in_series(NetworkLink(1e-3, 3e9), NetworkLink(2e-3, 6e9), NetworkLink())
     assert found.latency == pytest.approx(3e-3)
     assert found.seconds(10**6) == pytest.approx(3e-3 + 8e6 / 3e9 + 8e6 / 6e9)
-    assert cost.in_series(Link(1.0), Link(2.0)) == Link(3.0)
+    assert cost.in_series(NetworkLink(1.0), NetworkLink(2.0)) == NetworkLink(3.0)
 
 
 # The table and the comparison with measurements
@@ -510,19 +517,31 @@ def test_the_script_asks_for_matplotlib_and_for_free_links(tmp_path, monkeypatch
 
 
 BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "latency": (lambda: Link(-1e-3), r"Link needs latency >= 0, a finite number, got -0.001"),
-    "latency-nan": (lambda: Link(math.nan), r"Link needs latency >= 0, .*, got nan"),
-    "bandwidth-zero": (lambda: Link(0, 0), r"Link needs bandwidth > 0, got 0"),
-    "bandwidth": (lambda: Link(0, -1e9), r"Link needs bandwidth > 0, got -1000000000.0"),
-    "bandwidth-nan": (lambda: Link(0, math.nan), r"Link needs bandwidth > 0, got nan"),
-    "codec": (lambda: Codec(pack=-1), r"Codec needs pack >= 0, a finite number, got -1"),
-    "codec-inf": (lambda: Codec(draw=math.inf), r"Codec needs draw >= 0, .*, got inf"),
+    "latency": (
+        lambda: NetworkLink(-1e-3),
+        r"NetworkLink needs latency >= 0, a finite number, got -0.001",
+    ),
+    "latency-nan": (lambda: NetworkLink(math.nan), r"NetworkLink needs latency >= 0, .*, got nan"),
+    "bandwidth-zero": (lambda: NetworkLink(0, 0), r"NetworkLink needs bandwidth > 0, got 0"),
+    "bandwidth": (
+        lambda: NetworkLink(0, -1e9),
+        r"NetworkLink needs bandwidth > 0, got -1000000000.0",
+    ),
+    "bandwidth-nan": (
+        lambda: NetworkLink(0, math.nan),
+        r"NetworkLink needs bandwidth > 0, got nan",
+    ),
+    "codec": (lambda: CodecTimes(pack=-1), r"CodecTimes needs pack >= 0, a finite number, got -1"),
+    "codec-inf": (lambda: CodecTimes(draw=math.inf), r"CodecTimes needs draw >= 0, .*, got inf"),
     "computation": (
         lambda: Machine(computation=-1),
         r"Machine needs computation >= 0, a finite number, got -1",
     ),
-    "degree": (lambda: Gossip(-1), r"Gossip needs degree >= 0, a whole number, got -1"),
-    "degree-whole": (lambda: Gossip(1.5), r"Gossip needs degree >= 0, a whole number, got 1.5"),
+    "degree": (lambda: GossipRoute(-1), r"GossipRoute needs degree >= 0, a whole number, got -1"),
+    "degree-whole": (
+        lambda: GossipRoute(1.5),
+        r"GossipRoute needs degree >= 0, a whole number, got 1.5",
+    ),
     "workers": (
         lambda: of("ring", "mean", 0, 9, NODE),
         r"cost needs workers >= 1, a whole number, got 0",
@@ -565,7 +584,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "gossip": (
         lambda: of("gossip:9", "mean", 9, 9, NODE),
-        r"Gossip needs a degree below the number of workers, 9, got 9",
+        r"GossipRoute needs a degree below the number of workers, 9, got 9",
     ),
     "break-even": (
         lambda: cost.break_even("ring", 3, 9, NODE, merge="bit"),

@@ -19,7 +19,7 @@ import torch
 import undrift as ud
 from tests.jobs import ddp as ddp_job
 from tests.jobs.ddp import ANY_BUCKETS, DIM, HOOKS, LR, ONE_PARAMETER, PLAIN, STEPS
-from tests.support import made_once
+from tests.support import ROOT, made_once
 from undrift.engine.processes.transport import HEADER
 
 WORLDS = [2, pytest.param(4, marks=pytest.mark.long)]
@@ -34,9 +34,11 @@ class Job(NamedTuple):
 
 
 def run(*command: str) -> str:
+    # The job imports the package of tests, which Python does not find beside a script.
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     ended = subprocess.run(
         [sys.executable, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         timeout=300,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from undrift import keyed, testing
 from undrift.comm.merges import Cascade, Largest, Mean, OneBit, SignSum
 from undrift.comm.routes import Ring, SegmentedRing, Server, Torus, Tree
 from undrift.engine.collectives.allreduce import all_reduce
-from undrift.engine.collectives.inprocess import Traffic
-from undrift.engine.collectives.inprocess import all_reduce as in_memory
-from undrift.engine.collectives.schedule import RankBlocks
+from undrift.engine.collectives.inprocess import Loopback
+from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.processes.transport import Incoming, Outgoing, Transport
+from undrift.engine.world import RankBlocks
 
 MERGES = (
     Mean(),
@@ -62,13 +63,15 @@ def literal(post: Transport) -> list[str]:
             for route in routes:
                 for how in MERGES:
                     expected, made = Traffic(workers), Traffic(workers)
-                    want = in_memory(given, how, route, draws(0), expected)
-                    mine = {worker: [given[worker]] for worker in own}
-                    (got,), bad = all_reduce(
-                        post, mine, how, route, [draws(0)], workers=workers, traffic=made
+                    every = {worker: [vector] for worker, vector in enumerate(given)}
+                    mine = {worker: every[worker] for worker in own}
+                    reduce = partial(
+                        all_reduce, merge=how, route=route, draws=[draws(0)], workers=workers
                     )
+                    want, _ = reduce(Loopback(), every, traffic=expected)
+                    got, bad = reduce(post, mine, traffic=made)
                     rows = [*own, workers] if post.rank == 0 else [*own]  # the server is on rank 0
-                    same = torch.equal(got, want) and bad is None
+                    same = torch.equal(got[0], want[0]) and not bad
                     same &= made.hops == expected.hops
                     same &= bool((made.links[rows] == expected.links[rows]).all())
                     if not same:
@@ -93,8 +96,8 @@ def together(post: Transport) -> bool:
     return same and joint_bytes < post.sent - before
 
 
-def flagged(post: Transport) -> list[int | None]:
-    """Who is told to be not finite, for each route, when worker 1 of 3 is."""
+def flagged(post: Transport) -> list[list[int]]:
+    """Who is said to be not finite, for each route, when worker 1 of 3 is."""
     told = []
     for route in ROUTES[3]:
         own = torch.full((40,), torch.nan if post.rank == 1 else 0.5)

@@ -15,7 +15,9 @@ import undrift as ud
 from undrift import keyed
 from undrift.comm.merges import Mean, OneBit
 from undrift.comm.routes import Ring
-from undrift.engine.collectives.inprocess import Traffic, all_reduce
+from undrift.engine.collectives.allreduce import all_reduce
+from undrift.engine.collectives.inprocess import Loopback
+from undrift.engine.collectives.traffic import Traffic
 
 ENDLESS = 10**6  # rounds; as many as are asked for are played, and none is evaluated
 ENDLESS_OF_PEERS = 10**3  # each of which is planned in advance
@@ -78,7 +80,8 @@ def play(line: Line, run: ud.Run, clients: ud.Clients) -> None:
 def synchronise(line: Line, workload: Workload, variant: str) -> None:
     """All hops of a ring of workers, in memory, with the messages of every worker."""
     noise = torch.Generator().manual_seed(0)
-    vectors = [torch.randn(*workload.shape, generator=noise) for _ in range(workload.clients)]
+    workers = workload.clients
+    vectors = {m: [torch.randn(*workload.shape, generator=noise)] for m in range(workers)}
     how = Mean() if variant == "full-precision" else OneBit()
     turn = 0
 
@@ -86,7 +89,8 @@ def synchronise(line: Line, workload: Workload, variant: str) -> None:
         return keyed.generator(turn, purpose, *place)
 
     while line.next():
-        all_reduce(vectors, how, Ring(), generator, Traffic(workload.clients))
+        traffic = Traffic(workers)
+        all_reduce(Loopback(), vectors, how, Ring(), [generator], workers=workers, traffic=traffic)
         turn += 1
         line.worked(*workload.amount())
 

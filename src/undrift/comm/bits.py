@@ -1,9 +1,9 @@
 """Sign bits on packed words: the primitives of one-bit all-reduce.
 
 Packed signs are uint8 tensors of ceil(size / 8) bytes: bit j % 8 of byte j // 8, counted from the
-least significant, is 1 where coordinate j is +1; the trailing bits are zero when packed. All works
-on the CPU and block by block, so that the one byte per coordinate that NumPy needs in between is
-never held for a whole vector and stays in cache.
+least significant, is 1 where coordinate j is +1; the trailing bits are zero when packed. All
+functions work on the CPU and block by block, so that the one byte per coordinate that NumPy needs
+in between is never held for a whole vector and stays in cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def pack_signs(v: Tensor) -> Tensor:
-    """The signs of v, packed; zeros of either sign count as +1, a NaN as -1."""
+    """Return the signs of v, packed; zeros of either sign count as +1, a NaN as -1."""
     flat = _flat(v)
     packed = np.empty(_bytes(flat.shape[0]), np.uint8)
     positive = np.empty(min(_BLOCK, flat.shape[0]), np.bool_)
@@ -40,12 +40,12 @@ def pack_signs(v: Tensor) -> Tensor:
 
 
 def unpack_signs(bits: Tensor, size: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
-    """(size,) of +scale where the bit is 1 and -scale where it is 0."""
+    """Return (size,) of +scale where the bit is 1 and -scale where it is 0."""
     return torch.from_numpy(_look_up(bits, size, _signs_of_byte(dtype, scale))).view(dtype)
 
 
 def unpack_signs_into(out: Tensor, bits: Tensor) -> None:
-    """As `unpack_signs` with the scale 1, into the memory of `out`, a vector."""
+    """Write what `unpack_signs` returns for the scale 1 into the vector `out`."""
     if out.device.type != "cpu" or not out.is_contiguous():
         out.copy_(unpack_signs(bits, out.shape[0], out.dtype))
         return
@@ -55,19 +55,19 @@ def unpack_signs_into(out: Tensor, bits: Tensor) -> None:
 
 @lru_cache(maxsize=32)
 def _signs_of_byte(dtype: torch.dtype, scale: float) -> NDArray[Any]:
-    """(256, 8) what each byte unpacks to, as integers of the dtype's size."""
+    """Return what each byte unpacks to, (256, 8) integers of the dtype's size."""
     signs = torch.from_numpy(_BITS_OF_BYTE.astype(np.float64) * 2 - 1)
     table: NDArray[Any] = (signs * scale).to(dtype).view(_SAME_SIZE[dtype.itemsize]).numpy()
     return table
 
 
 def bernoulli(a: int, b: int, nbytes: int, rng: np.random.Generator) -> Tensor:
-    """Packed bits, independent, each 1 with probability exactly a / (a + b).
+    """Return packed bits, independent, each 1 with probability exactly a / (a + b).
 
     A lane is 1 where U < a / (a + b), U a random binary fraction whose digits are drawn from the
     most significant on until one differs from the digit of a / (a + b); no rounding is involved.
     How many random words that takes depends on a, b, nbytes and the words alone, so the bits can be
-    made ahead of the data they will decide on.
+    made before the data on which they decide are known.
     """
     for name, value in (("a", a), ("b", b)):
         require(is_whole(value) and value >= 0, "bernoulli", f"a whole {name} >= 0", value)
@@ -86,21 +86,21 @@ def bernoulli(a: int, b: int, nbytes: int, rng: np.random.Generator) -> Tensor:
 
 
 def choose(received: Tensor, own: Tensor, take: Tensor) -> Tensor:
-    """Where the bits of received and own differ, received's if `take` has a 1, else own's.
+    """Return received's bits where `take` has a 1, and own's bits elsewhere.
 
-    Where they agree the bit stays, whatever `take` says.
+    Where received and own agree, `take` makes no difference.
     """
-    theirs, mine, mask = _packed(received), _packed(own), _packed(take)
-    sizes = (theirs.size, mine.size, mask.size)
+    first, second, mask = _packed(received), _packed(own), _packed(take)
+    sizes = (first.size, second.size, mask.size)
     require(len(set(sizes)) == 1, "choose", "bits of one size", sizes)
-    chosen = np.bitwise_xor(theirs, mine)
+    chosen = np.bitwise_xor(first, second)
     chosen &= mask
-    chosen ^= mine
+    chosen ^= second
     return torch.from_numpy(chosen)
 
 
 def pack_stochastic_signs(v: Tensor, norm: float, rng: np.random.Generator) -> Tensor:
-    """Packed signs, +1 with probability 1/2 + v_j / (2 norm): norm times their mean is v.
+    """Return packed signs, +1 with probability 1/2 + v_j / (2 norm): norm times their mean is v.
 
     Needs norm >= max |v|, up to rounding; norm = 0 means v = 0. The uniforms have 53 bits for
     float64 and 24 for the other types, so the probabilities are off by 2**-53 or 2**-24 at most,
@@ -131,10 +131,10 @@ def pack_stochastic_signs(v: Tensor, norm: float, rng: np.random.Generator) -> T
 
 
 def pack_counts(counts: NDArray[Any], width: int) -> Tensor:
-    """(D,) integers from 0 to 2**width - 1 as one stream of bits in ceil(D width / 8) bytes.
+    """Return (D,) integers below 2**width as one stream of bits in ceil(D width / 8) bytes.
 
-    Little-endian, as in `codec.pack_bits`; width is from 1 to 16. Neighbours are joined in pairs,
-    thrice: eight counts then fill `width` bytes of two 64-bit words.
+    It is little-endian, as in `codecs.pack_bits`; width is from 1 to 16. Neighbours are joined in
+    pairs, thrice: eight counts then fill `width` bytes of two 64-bit words.
     """
     _require_width("pack_counts", width)
     packed = np.empty((-(-counts.size // 8), width), np.uint8)
@@ -147,7 +147,7 @@ def pack_counts(counts: NDArray[Any], width: int) -> Tensor:
         for shift in (width, 2 * width):
             words = words[0::2] | words[1::2] << np.uint64(shift)
         octets = np.empty((words.size // 2, 2), "<u8")
-        # Of four counts each, up to 64 bits: NumPy's shift by all 64 gives zero.
+        # Each word has four counts, up to 64 bits; NumPy's shift by all 64 gives zero.
         octets[:, 0] = words[0::2] | words[1::2] << np.uint64(4 * width)
         octets[:, 1] = words[1::2] >> np.uint64(64 - 4 * width)
         packed[start // 8 : (start + _BLOCK) // 8] = octets.view(np.uint8)[:, :width]
@@ -155,7 +155,7 @@ def pack_counts(counts: NDArray[Any], width: int) -> Tensor:
 
 
 def unpack_counts(data: Tensor, width: int, size: int) -> NDArray[np.int32]:
-    """The counts that `pack_counts` packed."""
+    """Return the counts that `pack_counts` packed."""
     _require_width("unpack_counts", width)
     packed = _packed(data)
     _require_bytes("unpack_counts", packed, size * width)
@@ -167,7 +167,7 @@ def unpack_counts(data: Tensor, width: int, size: int) -> NDArray[np.int32]:
         low, high = octets.view("<u8").T
         words = np.stack([low, low >> np.uint64(4 * width) | high << np.uint64(64 - 4 * width)], 1)
         for shift in (2 * width, width):
-            # What a word holds above its own bits goes out with the last mask.
+            # A word may hold other counts above its own bits; the last mask removes them.
             words = np.stack([words.reshape(-1), words.reshape(-1) >> np.uint64(shift)], 1)
         counts[start : start + _BLOCK] = (words & np.uint64(2**width - 1)).reshape(-1)[
             : size - start
@@ -176,16 +176,16 @@ def unpack_counts(data: Tensor, width: int, size: int) -> NDArray[np.int32]:
 
 
 def counts_of(bits: Tensor, size: int) -> NDArray[np.int32]:
-    """The bits as 0 and 1, one number per coordinate, to be summed."""
+    """Return the bits as 0 and 1, one number per coordinate, to be summed."""
     return _look_up(bits, size, _BITS_OF_BYTE.astype(np.int32))
 
 
 def _less(out: NDArray[np.uint64], a: int, q: int, rng: np.random.Generator) -> None:
-    """Sets the bits of `out`, all zero, where U < a / q."""
+    """Set the bits of `out`, which are all zero, where U < a / q."""
     digits, rest = 0, a
     less, undecided = out, np.full(out.size, 2**64 - 1, np.uint64)
-    at: NDArray[np.intp] | None = None  # where the words still held came from; None is everywhere
-    # Without a rest the digits of a / q have ended: the lanes undecided have U >= a / q.
+    at: NDArray[np.intp] | None = None  # the places of the words in `out`; None if all are left
+    # Without a rest the digits of a / q have ended, so undecided lanes have U >= a / q.
     while rest and undecided.size:
         rest, digits = 2 * rest, digits + 1
         drawn = rng.integers(0, 2**64, undecided.size, np.uint64)
@@ -199,17 +199,17 @@ def _less(out: NDArray[np.uint64], a: int, q: int, rng: np.random.Generator) -> 
             np.invert(drawn, out=drawn)
             undecided &= drawn
         if digits >= _FULL:  # few lanes are left: go on with their words only
-            keep = np.flatnonzero(undecided)
+            open_words = np.flatnonzero(undecided)
             if at is not None:
                 out[at] = less
-            at = keep if at is None else at[keep]
-            less, undecided = less[keep], undecided[keep]
+            at = open_words if at is None else at[open_words]
+            less, undecided = less[open_words], undecided[open_words]
     if at is not None:
         out[at] = less
 
 
 def _look_up(bits: Tensor, size: int, table: NDArray[Any]) -> NDArray[Any]:
-    """The rows of table (256, 8) that the bytes name, one after another."""
+    """Return the rows of table (256, 8) that the bytes name, one after another."""
     values = np.empty(size, table.dtype)
     _look_up_into(values, bits, table)
     return values
@@ -218,21 +218,21 @@ def _look_up(bits: Tensor, size: int, table: NDArray[Any]) -> NDArray[Any]:
 def _look_up_into(values: NDArray[Any], bits: Tensor, table: NDArray[Any]) -> None:
     packed, size = _packed(bits), values.size
     _require_bytes("Unpacking", packed, size)
-    whole = size // 8
-    rows = values[: 8 * whole].reshape(-1, 8)
-    for start in range(0, whole, _BLOCK // 8):
-        stop = min(start + _BLOCK // 8, whole)
+    full = size // 8  # bytes of which all bits count
+    rows = values[: 8 * full].reshape(-1, 8)
+    for start in range(0, full, _BLOCK // 8):
+        stop = min(start + _BLOCK // 8, full)
         # Clipping cannot occur, but any other mode would go through a buffer.
         np.take(table, packed[start:stop], axis=0, out=rows[start:stop], mode="clip")
     if size % 8:
-        values[8 * whole :] = table[packed[whole], : size % 8]
+        values[8 * full :] = table[packed[full], : size % 8]
 
 
 def _fill_rows(rows: NDArray[np.uint8], data: NDArray[np.uint8], width: int) -> None:
-    """Writes data into the first `width` columns, row by row."""
-    whole = data.size // width
-    rows[:whole, :width] = data[: whole * width].reshape(whole, width)
-    rows[whole:, : data.size % width] = data[whole * width :]
+    """Write data into the first `width` columns, row by row."""
+    full = data.size // width
+    rows[:full, :width] = data[: full * width].reshape(full, width)
+    rows[full:, : data.size % width] = data[full * width :]
 
 
 def _put(packed: NDArray[np.uint8], start: int, bits: NDArray[np.bool_]) -> None:
@@ -244,7 +244,7 @@ def _flat(v: Tensor) -> Tensor:
 
 
 def _array(block: Tensor) -> NDArray[Any]:
-    """A block of floats as NumPy knows them; half precision, slow there or unknown, as float32."""
+    """Return a block of floats for NumPy; half precision, slow there or unknown, as float32."""
     return (block.float() if block.dtype.itemsize < 4 else block).numpy()
 
 

@@ -37,7 +37,7 @@ MOST_LEVELS = 2**24  # float32 has no finer ones
 
 
 class Wire(NamedTuple):
-    """One vector as it travels."""
+    """A wire holds one vector as it travels."""
 
     numbers: Tensor  # floats: a norm, a scale, the values kept
     code: Tensor  # packed uint8, or int32 indices
@@ -46,10 +46,18 @@ class Wire(NamedTuple):
 
 @runtime_checkable
 class Codec(Protocol):
-    def encode(self, v: Vector, draw: Draw) -> Wire: ...
-    def decode(self, wire: Wire) -> Vector: ...
+    """A codec turns a vector into the buffers that travel, and back."""
+
+    def encode(self, v: Vector, draw: Draw) -> Wire:
+        """Return the buffers of v; `draw` gives the uniforms of a random codec."""
+        ...
+
+    def decode(self, wire: Wire) -> Vector:
+        """Return the vector that the buffers stand for."""
+        ...
+
     def error(self, size: int) -> float:
-        """A bound of E||v - decode(encode(v))||^2 / ||v||^2 for vectors of this size."""
+        """Return a bound of E||v - decode(encode(v))||^2 / ||v||^2 for vectors of this size."""
         ...
 
 
@@ -75,16 +83,19 @@ class QSGD:
 
     @property
     def s(self) -> int:
+        """Return the number of levels."""
         return int(self.levels) if self.levels is not None else 2 ** (int(self.bits or 8) - 1) - 1
 
     @property
     def width(self) -> int:
-        """Bits per coordinate: ceil(log2(2 s + 1)), one for the sign and the rest for the level."""
+        """Return the bits per coordinate, ceil(log2(2 s + 1)), one of which is for the sign."""
         return 1 + self.s.bit_length()
 
     def encode(self, v: Vector, draw: Draw) -> Wire:
-        # The largest entry comes out of the squares, which would under- or overflow early. It also
-        # makes norm >= |v_j| after rounding, so that no level is above s.
+        """Return the buffers of v."""
+        # Entries are divided by the largest before they are squared, because their own squares
+        # would under- or overflow early. Then norm >= |v_j| after rounding, so that no level is
+        # above s.
         top = v.abs().amax()
         norm = top * torch.linalg.vector_norm(v / torch.where(top > 0, top, 1.0))
         u = torch.where(norm > 0, v.abs() / norm * self.s, 0.0)  # zeros too where norm is NaN
@@ -93,27 +104,35 @@ class QSGD:
         return Wire(norm, pack_bits(code, self.width), _frame(v))
 
     def decode(self, wire: Wire) -> Vector:
+        """Return the vector that the buffers stand for."""
         norm, sign_bit = wire.numbers, self.width - 1
         code = unpack_bits(wire.code, self.width, wire.frame.shape[0])
         size = norm * (code & (2**sign_bit - 1)).to(norm.dtype) / self.s
         return torch.where(code >> sign_bit > 0, -size, size)
 
     def error(self, size: int) -> float:
+        """Return the bound of the relative squared error."""
         return min(size / self.s**2, math.sqrt(size) / self.s)
 
 
 @dataclass(frozen=True)
 class ScaledSign:
-    """The mean magnitude and one bit per coordinate; biased, meant for error feedback."""
+    """ScaledSign sends the mean magnitude and one bit per coordinate.
+
+    It is biased and meant for error feedback.
+    """
 
     def encode(self, v: Vector, draw: Draw) -> Wire:
+        """Return the buffers of v."""
         return Wire(v.abs().mean(), pack_bits((v >= 0).to(torch.int32), 1), _frame(v))
 
     def decode(self, wire: Wire) -> Vector:
+        """Return the vector that the buffers stand for."""
         sign = 2 * unpack_bits(wire.code, 1, wire.frame.shape[0]) - 1
         return wire.numbers * sign.to(wire.numbers.dtype)
 
     def error(self, size: int) -> float:
+        """Return the bound of the relative squared error."""
         return 1 - 1 / size
 
 
@@ -128,8 +147,8 @@ class TopK:
     """Number of entries that are kept, from 1 to the model's size, instead of a fraction."""
 
     def __post_init__(self) -> None:
-        one = (self.fraction is None) != (self.k is None)
-        require(one, "TopK", "a fraction or k, one of them", (self.fraction, self.k))
+        exactly_one = (self.fraction is None) != (self.k is None)
+        require(exactly_one, "TopK", "a fraction or k, one of them", (self.fraction, self.k))
         if self.k is not None:
             _require_whole("TopK", "k", self.k, 1, 2**31 - 1)
         if self.fraction is not None:
@@ -138,29 +157,32 @@ class TopK:
             require(inside, "TopK", "fraction in (0, 1]", self.fraction, remedy)
 
     def count(self, size: int) -> int:
-        """Entries kept of a vector of this size."""
+        """Return how many entries of a vector of this size are sent, at least one."""
         if self.k is None:
             return max(1, round((self.fraction or 1.0) * size))
         require(self.k <= size, "TopK", f"k <= {size}, the model's size", self.k, "lower k")
         return int(self.k)
 
     def encode(self, v: Vector, draw: Draw) -> Wire:
+        """Return the buffers of v."""
         # topk() would be faster, but which of equal entries it takes is not defined.
         order = v.abs().sort(descending=True, stable=True).indices[: self.count(v.shape[0])]
         return Wire(v.gather(0, order), order.to(torch.int32), _frame(v))
 
     def decode(self, wire: Wire) -> Vector:
+        """Return the vector that the buffers stand for."""
         zeros = wire.numbers.new_zeros(wire.frame.shape[0])
         return zeros.scatter(0, wire.code.long(), wire.numbers)
 
     def error(self, size: int) -> float:
+        """Return the bound of the relative squared error."""
         return 1 - self.count(size) / size
 
 
 def pack_bits(codes: Tensor, width: int) -> Tensor:
-    """(D,) integers below 2**width as one stream of bits in ceil(D width / 8) bytes.
+    """Return (D,) integers below 2**width as one stream of bits in ceil(D width / 8) bytes.
 
-    Little-endian: read as one integer, the bytes are the sum of code_j 2**(width j).
+    It is little-endian: read as one integer, the bytes are the sum of code_j 2**(width j).
     """
     if width == 8:
         return codes.to(torch.uint8)
@@ -170,7 +192,7 @@ def pack_bits(codes: Tensor, width: int) -> Tensor:
 
 
 def unpack_bits(data: Tensor, width: int, size: int) -> Tensor:
-    """The codes that `pack_bits` packed."""
+    """Return the codes that `pack_bits` packed."""
     if width == 8:
         return data.to(torch.int32)
     bits = (data[:, None] >> _powers(8, data) & 1).flatten()[: size * width]
@@ -187,6 +209,6 @@ def _frame(v: Vector) -> Tensor:
 
 
 def _require_whole(who: str, name: str, value: object, low: int, high: int) -> None:
-    whole = isinstance(value, Real) and float(value).is_integer()
+    integral = isinstance(value, Real) and float(value).is_integer()
     expected = f"a whole number of {name} from {low} to {high}"
-    require(whole and low <= value <= high, who, expected, value)  # type: ignore[operator]
+    require(integral and low <= value <= high, who, expected, value)  # type: ignore[operator]

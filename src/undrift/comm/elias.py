@@ -43,7 +43,7 @@ class _Codewords(NamedTuple):
 
 
 def lengths(numbers: NDArray[Any], kind: str) -> NDArray[np.int64]:
-    """The number of bits that each number takes."""
+    """Return the number of bits that each number takes."""
     _require_numbers(numbers, kind)
     bits = np.empty(numbers.size, np.int64)
     for start in range(0, numbers.size, _BLOCK):
@@ -52,7 +52,7 @@ def lengths(numbers: NDArray[Any], kind: str) -> NDArray[np.int64]:
 
 
 def encode(numbers: NDArray[Any], kind: str) -> Tensor:
-    """The stream of the numbers' code words."""
+    """Return the stream of the numbers' code words."""
     _require_numbers(numbers, kind)
     blocks = _blocks(numbers)
     total = sum(int(_codewords(block, kind).lengths.sum(dtype=np.int64)) for block in blocks)
@@ -75,12 +75,12 @@ def encode(numbers: NDArray[Any], kind: str) -> Tensor:
 
 
 def decode(data: Tensor, size: int, kind: str) -> NDArray[np.int64]:
-    """The `size` numbers whose code words the stream holds.
+    """Return the `size` numbers whose code words the stream holds.
 
-    Where a code word starts is only known once those before it are read. So the bits come in
-    chunks: for every position, where reading on from there leaves its chunk (all chunks at once);
-    with that, from chunk to chunk, where the first word of each starts; then all the other starts
-    (again all chunks at once) and the numbers.
+    Where a code word starts is only known once those before it are read. So the bits are read in
+    chunks. First all chunks at once tell, for every position, where reading on from there leaves
+    the chunk; from chunk to chunk this tells where the first word of each starts; then all chunks
+    at once tell the other starts and the numbers.
     """
     require_choice("Elias", "kind", kind, KINDS)
     require(data.dtype == torch.uint8, "An Elias stream", "dtype uint8", data.dtype)
@@ -114,7 +114,7 @@ def decode(data: Tensor, size: int, kind: str) -> NDArray[np.int64]:
 
 
 def fold(j: NDArray[Any], r: int) -> NDArray[np.int64]:
-    """The numbers from 1 on for j, how many of r signs are +1: the most balanced sums first.
+    """Return the numbers from 1 on for j, how many of r signs are +1: the most balanced sums first.
 
     With q = j - r // 2:  0, 1, -1, 2, -2, ... become 1, 2, 3, 4, 5, ...
     """
@@ -123,7 +123,7 @@ def fold(j: NDArray[Any], r: int) -> NDArray[np.int64]:
 
 
 def unfold(n: NDArray[Any], r: int) -> NDArray[np.int64]:
-    """The j that `fold` numbered."""
+    """Return the j that `fold` numbered."""
     n = np.asarray(n, np.int64)
     return np.where(n % 2 == 0, n // 2, -(n // 2)) + r // 2
 
@@ -141,7 +141,7 @@ def _codewords(numbers: NDArray[Any], kind: str) -> _Codewords:
 
 @cache
 def _small(kind: str) -> _Codewords:
-    """The code words of all small numbers; that of 1 also stands at 0."""
+    """Return the code words of all small numbers; that of 1 also stands at 0."""
     return _computed(np.maximum(np.arange(_SMALL, dtype=np.uint64), 1), kind)
 
 
@@ -168,7 +168,7 @@ def _log2(n: _Words) -> _Words:
 
 @cache
 def _length_of_prefix(kind: str) -> NDArray[np.uint8]:
-    """The length of the code word that begins with given bits; _LONGEST where none does.
+    """Return the length of the code word that begins with given bits; _LONGEST where none does.
 
     The gamma code of a number from 2**16 on begins with zeros only, marked by 0.
     """
@@ -188,7 +188,7 @@ def _length_of_prefix(kind: str) -> NDArray[np.uint8]:
 
 @cache
 def _log_of_length(kind: str) -> _Words:
-    """L of the numbers with code words of a given length, which grows with L."""
+    """Return L of the numbers with code words of a given length, which grows with L."""
     logs = np.arange(32, dtype=np.uint64)
     table = np.zeros(_LONGEST, np.uint64)
     table[_computed(np.uint64(1) << logs, kind).lengths] = logs
@@ -198,7 +198,7 @@ def _log_of_length(kind: str) -> _Words:
 def _starts(
     window: NDArray[np.uint8], entry: int, kind: str
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Where code words start and how long they are, in all chunks but the last.
+    """Return where code words start and how long they are, in all chunks but the last.
 
     The arrays have a row per place in a chunk and a column per chunk, and rows for the places
     behind it that a word may reach.
@@ -215,7 +215,7 @@ def _starts(
     exits[_CHUNK:] = np.arange(_LONGEST)[:, None]
     for row in reversed(range(_CHUNK)):
         np.take(exits.reshape(-1), following[row], out=exits[row], mode="clip")
-    # Only this goes step by step, once for 128 bits.
+    # Only this loop goes step by step, once for 128 bits.
     by_chunk = exits[:_LONGEST].T.tobytes()
     entries = [entry]
     for chunk in range(chunks - 1):
@@ -230,7 +230,7 @@ def _starts(
 
 
 def _all_lengths(window: NDArray[np.uint8], kind: str) -> NDArray[np.uint8]:
-    """(128, chunks): the length of the code word that would start at every bit."""
+    """Return the length of the code word that would start at every bit, (128, chunks)."""
     table = _length_of_prefix(kind)
     chunks = 8 * window.size // _CHUNK - 1
     octets = window.astype(np.intp)
@@ -249,11 +249,11 @@ def _all_lengths(window: NDArray[np.uint8], kind: str) -> NDArray[np.uint8]:
 def _values(
     window: NDArray[np.uint8], starts: NDArray[np.int64], length: NDArray[np.uint8], kind: str
 ) -> NDArray[np.int64]:
-    """The numbers whose code words start there: each ends with the lower L bits of its number."""
+    """Return the numbers whose code words start at `starts`; each ends with its number's L bits."""
     log = _log_of_length(kind)[length]
     code = _peek(window, starts) >> (64 - length.astype(np.uint64))
     if kind == "omega":
-        # The prefix told the length of a number below 2**32; another group would make it larger.
+        # The prefix has the length of a number below 2**32; another group would make it larger.
         above = bool((code & 1).any())
         require(not above, "An Elias stream", "numbers below 2**32", "a larger one")
         code >>= np.uint64(1)
@@ -263,7 +263,7 @@ def _values(
 
 
 def _peek(window: NDArray[np.uint8], positions: NDArray[np.int64]) -> _Words:
-    """The 64 bits from each position on."""
+    """Return the 64 bits from each position on."""
     words = window.view(">u8").astype(np.uint64)
     index, shift = positions >> 6, (positions & 63).astype(np.uint64)
     bits: _Words = words.take(index) << shift | words.take(index + 1) >> (64 - shift)

@@ -1,7 +1,7 @@
 """How all-reduces combine vectors: full precision, sums of signs, cascading compression, one bit.
 
 Signs are bits: 1 for v >= 0, so that sign(0) = +1. A share or result is of one piece of the vector;
-the routes of `route.py` decide which pieces travel where.
+the routes of `routes.py` decide which pieces travel where.
 
 SignSum. The number of +1 among r signs is one of 0, ..., r, so a message that stands for r workers
 takes ceil(log2(r + 1)) bits a coordinate, or an Elias code of its distance from r // 2.
@@ -35,58 +35,68 @@ Code = Literal["fixed", "gamma", "delta", "omega"]
 
 
 def require_code(who: str, code: str) -> None:
+    """Refuse a code whose name is not known."""
     require_choice(who, "code", code, get_args(Code))
 
 
 @dataclass(frozen=True)
 class Mean(Merge):
-    """The mean, in full precision."""
+    """The result is the mean, in full precision."""
 
     lossy = False
     backend: ClassVar[Literal["mean", "max"] | None] = "mean"
     draws = frozenset[str]()
 
     def start(self, v: Vector, rng: Generator) -> Vector:
+        """Return a worker's own share."""
         return v
 
     def send(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        """Return the bytes of a share."""
         return _bytes_of(share)
 
     def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
+        """Return the share whose bytes came."""
         return data.view(like.dtype)
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, prepared: Any) -> Vector:
+        """Return the share that combines two shares."""
         return m + n
 
-    def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
+    def encode_result(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        """Return the bytes of the result."""
         return _bytes_of(share / count)
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
+        """Return the result whose bytes came."""
         return data.view(like.dtype)
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int:
+        """Return the length of a message or of the result."""
         return len(like) * like.element_size()
 
 
 @dataclass(frozen=True)
 class Largest(Mean):
-    """The largest entry of any worker, coordinate by coordinate."""
+    """The result is the largest entry of any worker, coordinate by coordinate."""
 
     backend = "max"
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, prepared: Any) -> Vector:
+        """Return the share that combines two shares."""
         return torch.maximum(m, n)
 
-    def close(self, share: Vector, count: int, rng: Generator) -> Tensor:
+    def encode_result(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        """Return the bytes of the result."""
         return _bytes_of(share)
 
 
 @dataclass(frozen=True)
 class SignSum(Merge):
-    """The mean of the workers' signs, or with `vote` the sign that most of them have (ties: +1).
+    """The result is the mean of the workers' signs, or with `vote` the sign of most (ties: +1).
 
-    `code` is how partial sums travel: "fixed" width or an Elias code. With `stochastic` a worker's
-    sign is +1 with probability (1 + v_j) / 2, for |v_j| <= 1.
+    `code` is how partial sums travel: with "fixed" width or in an Elias code. With `stochastic` a
+    worker's sign is +1 with probability (1 + v_j) / 2, for |v_j| <= 1.
     """
 
     code: Code = "fixed"
@@ -98,56 +108,69 @@ class SignSum(Merge):
 
     @property
     def draws(self) -> frozenset[str]:
+        """Return the operations that draw random numbers."""
         return frozenset({"start"} if self.stochastic else ())
 
     def start(self, v: Vector, rng: Generator) -> NDArray[np.int32]:
+        """Return a worker's own share."""
         packed = bits.pack_stochastic_signs(v, 1.0, rng) if self.stochastic else bits.pack_signs(v)
         return bits.counts_of(packed, len(v))
 
     def send(self, share: NDArray[np.int32], count: int, rng: Generator) -> Tensor:
+        """Return the bytes of a share."""
         if self.code == "fixed":
             return bits.pack_counts(share, count.bit_length())
         return elias.encode(elias.fold(share, count), self.code)
 
     def receive(self, data: Tensor, count: int, like: Vector) -> NDArray[Any]:
+        """Return the share whose bytes came."""
         if self.code == "fixed":
             return bits.unpack_counts(data, count.bit_length(), len(like))
         return elias.unfold(elias.decode(data, len(like), self.code), count)
 
     def merge(
-        self, m: NDArray[np.int32], a: int, n: NDArray[np.int32], b: int, ready: Any
+        self, m: NDArray[np.int32], a: int, n: NDArray[np.int32], b: int, prepared: Any
     ) -> NDArray[np.int32]:
+        """Return the share that combines two shares."""
         return m + n
 
-    def close(self, share: NDArray[np.int32], count: int, rng: Generator) -> Tensor:
+    def encode_result(self, share: NDArray[np.int32], count: int, rng: Generator) -> Tensor:
+        """Return the bytes of the result."""
         if self.vote:
             return bits.pack_counts((2 * share >= count).astype(np.int32), 1)
         return self.send(share, count, rng)
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
+        """Return the result whose bytes came."""
         if self.vote:
             return bits.unpack_signs(data, len(like), like.dtype)
         ones = torch.from_numpy(self.receive(data, count, like))
         return (2 * ones - count).to(like.dtype) / count
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int | None:
-        if closed and self.vote:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int | None:
+        """Return the length of a message or of the result."""
+        if result and self.vote:
             return -(-len(like) // 8)
         return -(-len(like) * count.bit_length() // 8) if self.code == "fixed" else None
 
 
 @dataclass(frozen=True)
 class Cascade(Merge):
-    """The mean, compressed anew at every hop to one norm and a stochastic sign a coordinate."""
+    """The result is the mean, compressed anew at every hop.
+
+    A message has one norm, and a stochastic sign for each coordinate.
+    """
 
     draws = frozenset({"send", "close"})
 
     def start(self, v: Vector, rng: Generator) -> Vector:
+        """Return a worker's own share."""
         return v
 
     def send(self, share: Vector, count: int, rng: Generator) -> Tensor:
+        """Return the bytes of a share."""
         norm = euclidean(share)
-        if not norm.isfinite():  # the sums have blown up: let every worker see it
+        if not norm.isfinite():  # the norm travels, so that every worker sees the overflow
             return torch.cat(
                 [_bytes_of(norm.view(1)).cpu(), torch.zeros(-(-len(share) // 8)).byte()]
             )
@@ -155,53 +178,65 @@ class Cascade(Merge):
         return torch.cat([_bytes_of(norm.view(1)).cpu(), signs])
 
     def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
+        """Return the share whose bytes came."""
         width = like.element_size()
         norm = float(data[:width].clone().view(like.dtype))
         return bits.unpack_signs(data[width:], len(like), like.dtype, scale=norm)
 
-    def merge(self, m: Vector, a: int, n: Vector, b: int, ready: Any) -> Vector:
+    def merge(self, m: Vector, a: int, n: Vector, b: int, prepared: Any) -> Vector:
+        """Return the share that combines two shares."""
         return m + n
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
+        """Return the result whose bytes came."""
         return self.receive(data, count, like) / count
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int:
+        """Return the length of a message or of the result."""
         return like.element_size() - (-len(like) // 8)
 
 
 @dataclass(frozen=True)
 class OneBit(Merge):
-    """One bit a coordinate at every hop, +1 in expectation as often as the workers' signs are."""
+    """The result is one bit a coordinate, +1 in expectation as often as the workers' signs are."""
 
     draws = frozenset({"merge"})
 
     def start(self, v: Vector, rng: Generator) -> Tensor:
+        """Return a worker's own share."""
         return bits.pack_signs(v)
 
     def send(self, share: Tensor, count: int, rng: Generator) -> Tensor:
+        """Return the bytes of a share."""
         return share
 
     def receive(self, data: Tensor, count: int, like: Vector) -> Tensor:
+        """Return the share whose bytes came."""
         return data
 
-    def ahead(self, a: int, n: Tensor, b: int, rng: Generator) -> Tensor:
+    def prepare(self, a: int, n: Tensor, b: int, rng: Generator) -> Tensor:
+        """Return the random bits that will decide between two shares."""
         return bits.bernoulli(a, b, len(n), rng)
 
-    def merge(self, m: Tensor, a: int, n: Tensor, b: int, ready: Tensor) -> Tensor:
-        return bits.choose(m, n, ready)
+    def merge(self, m: Tensor, a: int, n: Tensor, b: int, prepared: Tensor) -> Tensor:
+        """Return the share that combines two shares."""
+        return bits.choose(m, n, prepared)
 
-    def finish(self, data: Tensor, count: int, like: Vector) -> Vector:
+    def decode_result(self, data: Tensor, count: int, like: Vector) -> Vector:
+        """Return the result whose bytes came."""
         return bits.unpack_signs(data, len(like), like.dtype)
 
-    def finish_into(self, out: Vector, data: Tensor, count: int) -> None:
+    def decode_result_into(self, out: Vector, data: Tensor, count: int) -> None:
+        """Write the result into `out`."""
         bits.unpack_signs_into(out, data)
 
-    def nbytes(self, like: Vector, count: int, *, closed: bool) -> int:
+    def nbytes(self, like: Vector, count: int, *, result: bool) -> int:
+        """Return the length of a message or of the result."""
         return -(-len(like) // 8)
 
 
 def euclidean(v: Vector) -> Tensor:
-    """The norm of v, also where squares would vanish or overflow."""
+    """Return the norm of v, also where squares would vanish or overflow."""
     largest = v.abs().max()
     scale = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
     norm: Tensor = scale * torch.linalg.vector_norm(v / scale)
@@ -209,8 +244,8 @@ def euclidean(v: Vector) -> Tensor:
 
 
 def _bytes_of(v: Vector) -> Tensor:
-    whole = v.contiguous()
+    dense = v.contiguous()
     # One coordinate of a strided vector counts as contiguous and still cannot be viewed as bytes.
-    if whole.stride(0) != 1:
-        whole = whole.clone(memory_format=torch.contiguous_format)
-    return whole.view(torch.uint8)
+    if dense.stride(0) != 1:
+        dense = dense.clone(memory_format=torch.contiguous_format)
+    return dense.view(torch.uint8)

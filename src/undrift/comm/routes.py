@@ -1,7 +1,8 @@
 """Routes of an all-reduce: which worker sends which piece of the vector to whom, step by step.
 
-A route is a schedule and knows nothing of what travels. In a merging step the receiver merges what
-comes with its own share of the piece; in the copying steps after them the finished pieces spread.
+A route is a schedule and knows nothing of what travels. In a merging step the receiver merges a
+share that comes with its own share of the piece; in the copying steps after them the results of the
+pieces spread.
 All sends of a step happen at once.
 
 ring             2(M-1) steps, 2(M-1)/M vectors a worker. Patarasuk and Yuan, JPDC 2009.
@@ -24,13 +25,13 @@ from undrift.topology import near_square
 
 
 class Piece(NamedTuple):
-    """Coordinates start, ..., stop - 1."""
+    """A piece of a vector has the coordinates start, ..., stop - 1."""
 
     start: int
     stop: int
 
     def split(self, parts: int) -> list[Piece]:
-        """Consecutive pieces whose sizes differ by at most one, the longer ones first."""
+        """Return consecutive pieces whose sizes differ by at most one, the longer ones first."""
         size, longer = divmod(self.stop - self.start, parts)
         pieces, start = [], self.start
         for part in range(parts):
@@ -41,23 +42,31 @@ class Piece(NamedTuple):
 
 
 class Send(NamedTuple):
+    """A worker sends its share or result of a piece to another worker."""
+
     sender: int
     receiver: int
     piece: Piece
 
 
 class Step(NamedTuple):
+    """All sends of a step happen at once."""
+
     merging: bool  # or copying
     sends: list[Send]
 
 
 @runtime_checkable
 class Route(Hashable, Protocol):
+    """A route makes the schedule of an all-reduce."""
+
     def check(self, workers: int) -> None:
-        """Refuse what does not fit this many workers."""
+        """Refuse a number of workers that the route does not fit."""
         ...
 
-    def steps(self, workers: int, size: int) -> Iterator[Step]: ...
+    def steps(self, workers: int, size: int) -> Iterator[Step]:
+        """Yield the steps of an all-reduce of vectors with `size` coordinates."""
+        ...
 
 
 Chunks = list[list[Piece]]  # for each place of a ring, the pieces of its chunk
@@ -65,12 +74,12 @@ Places = Sequence[int]  # the workers of a ring in its order
 
 
 def _scatter(rings: Sequence[Places], chunks: Sequence[Chunks]) -> Iterator[Step]:
-    """Rings side by side, each merging its chunks; afterwards place i owns chunk i + 1."""
+    """Yield the steps of rings side by side that merge chunks; place i then owns chunk i + 1."""
     return _pass_on(rings, chunks, merging=True)
 
 
 def _gather(rings: Sequence[Places], chunks: Sequence[Chunks]) -> Iterator[Step]:
-    """Rings side by side, copying: place i starts with chunk i + 1, as `_scatter` leaves it."""
+    """Yield the steps of rings side by side that copy chunks, from where `_scatter` leaves them."""
     return _pass_on(rings, [_owned(cut) for cut in chunks], merging=False)
 
 
@@ -87,48 +96,54 @@ def _pass_on(rings: Sequence[Places], chunks: Sequence[Chunks], *, merging: bool
 
 
 def _owned(chunks: Chunks) -> Chunks:
-    """Chunks by the place that owns them after `_scatter`."""
+    """Return the chunks by the place that owns them after `_scatter`."""
     return chunks[1:] + chunks[:1]
 
 
-def _alone(pieces: list[Piece]) -> Chunks:
+def _single(pieces: list[Piece]) -> Chunks:
     return [[piece] for piece in pieces]
 
 
 @dataclass(frozen=True)
 class Ring:
-    def check(self, workers: int) -> None: ...
+    """Every worker sends to the next one: 2(M-1) steps, each with a piece of every worker."""
+
+    def check(self, workers: int) -> None:
+        """Accept any number of workers."""
 
     def steps(self, workers: int, size: int) -> Iterator[Step]:
-        everybody, chunks = [range(workers)], [_alone(Piece(0, size).split(workers))]
+        """Yield the steps of an all-reduce."""
+        everybody, chunks = [range(workers)], [_single(Piece(0, size).split(workers))]
         yield from _scatter(everybody, chunks)
         yield from _gather(everybody, chunks)
 
 
 @dataclass(frozen=True)
 class SegmentedRing:
-    """`segment` is the most coordinates that one ring merges."""
+    """A ring merges the vector in segments of at most `segment` coordinates."""
 
     segment: int = 2**20
 
     def __post_init__(self) -> None:
-        whole = is_whole(self.segment) and self.segment >= 1
-        require(whole, "SegmentedRing", "segment >= 1, a whole number", self.segment)
+        positive = is_whole(self.segment) and self.segment >= 1
+        require(positive, "SegmentedRing", "segment >= 1, a whole number", self.segment)
 
-    def check(self, workers: int) -> None: ...
+    def check(self, workers: int) -> None:
+        """Accept any number of workers."""
 
     def steps(self, workers: int, size: int) -> Iterator[Step]:
+        """Yield the steps of an all-reduce."""
         everybody = [range(workers)]
         segments = Piece(0, size).split(max(1, -(-size // self.segment)))
         cuts = [segment.split(workers) for segment in segments]
         for cut in cuts:
-            yield from _scatter(everybody, [_alone(cut)])
+            yield from _scatter(everybody, [_single(cut)])
         yield from _gather(everybody, [[list(chunk) for chunk in zip(*cuts, strict=True)]])
 
 
 @dataclass(frozen=True)
 class Torus:
-    """x workers in a row, y in a column; worker number = row * x + place in the row."""
+    """The torus has x workers in a row and y in a column; worker = row * x + place in the row."""
 
     x: int
     y: int
@@ -138,16 +153,19 @@ class Torus:
         require(sides, "Torus", "whole sides >= 1", (self.x, self.y))
 
     def check(self, workers: int) -> None:
+        """Refuse a number of workers that is not x times y."""
         fits = self.x * self.y == workers
         expected = f"sides whose product is the number of workers, {workers}"
         require(fits, "The torus", expected, f"{self.x}x{self.y}")
 
     def steps(self, workers: int, size: int) -> Iterator[Step]:
+        """Yield the steps of an all-reduce."""
         rows = [[r * self.x + i for i in range(self.x)] for r in range(self.y)]
         columns = [[r * self.x + i for r in range(self.y)] for i in range(self.x)]
-        # A row's chunk travels as the pieces its column will cut it into: bits cannot be cut later.
+        # A row's chunk travels as the pieces into which its column will cut it, because packed bits
+        # cannot be cut later.
         chunks = [chunk.split(self.y) for chunk in Piece(0, size).split(self.x)]
-        cuts = [_alone(chunk) for chunk in _owned(chunks)]
+        cuts = [_single(chunk) for chunk in _owned(chunks)]
         yield from _scatter(rows, [chunks] * self.y)
         yield from _scatter(columns, cuts)
         yield from _gather(columns, cuts)
@@ -156,38 +174,49 @@ class Torus:
 
 @dataclass(frozen=True)
 class Tree:
-    def check(self, workers: int) -> None: ...
+    """A binomial tree merges whole vectors up to worker 0 and copies the result down."""
+
+    def check(self, workers: int) -> None:
+        """Accept any number of workers."""
 
     def steps(self, workers: int, size: int) -> Iterator[Step]:
-        whole, pairs = Piece(0, size), []
+        """Yield the steps of an all-reduce."""
+        vector, pairs = Piece(0, size), []
         distance = 1
         while distance < workers:
             pairs.append([(i, i - distance) for i in range(distance, workers, 2 * distance)])
             distance *= 2
         for level in pairs:
-            yield Step(True, [Send(child, parent, whole) for child, parent in level])
+            yield Step(True, [Send(child, parent, vector) for child, parent in level])
         for level in reversed(pairs):
-            yield Step(False, [Send(parent, child, whole) for child, parent in level])
+            yield Step(False, [Send(parent, child, vector) for child, parent in level])
 
 
 @dataclass(frozen=True)
 class Server:
-    def check(self, workers: int) -> None: ...
+    """All workers send to a server, which is worker number M, and get the result back."""
+
+    def check(self, workers: int) -> None:
+        """Accept any number of workers."""
 
     def steps(self, workers: int, size: int) -> Iterator[Step]:
-        whole = Piece(0, size)
-        yield Step(True, [Send(worker, workers, whole) for worker in range(workers)])
-        yield Step(False, [Send(workers, worker, whole) for worker in range(workers)])
+        """Yield the steps of an all-reduce."""
+        vector = Piece(0, size)
+        yield Step(True, [Send(worker, workers, vector) for worker in range(workers)])
+        yield Step(False, [Send(workers, worker, vector) for worker in range(workers)])
 
 
 ROUTES = ("ring", "segmented-ring", "torus", "tree", "server")
 
 
 def parse(route: str | Route, workers: int) -> Route:
-    """A route by name: `ring`, `segmented-ring:65536`, `torus` (most square), `torus:2x4`, ..."""
+    """Return a route by its name: `ring`, `segmented-ring:65536`, `torus:2x4`, ...
+
+    `torus` without sides has the most square ones.
+    """
     if not isinstance(route, str):
-        made = isinstance(route, Route) and not isinstance(route, type)
-        require(made, "allreduce", f"one of {', '.join(ROUTES)} or a Route", route)
+        instance = isinstance(route, Route) and not isinstance(route, type)
+        require(instance, "allreduce", f"one of {', '.join(ROUTES)} or a Route", route)
         route.check(workers)
         return route
     name, colon, rest = route.strip().lower().partition(":")

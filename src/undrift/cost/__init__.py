@@ -1,9 +1,9 @@
 """Seconds of a round before it is run: computation, compression and communication.
 
-Closed forms of the schedules of `route.py`, so that 100,000 workers cost no more to predict than
-two. All workers make a step together: it takes latency + 8 bytes / bandwidth, the bytes being those
-that the busiest machine sends or receives one after the other. For M workers, D coordinates,
-B(n, w) = ceil(n w / 8) bytes for n coordinates of w bits:
+The schedules of `comm/routes.py` have closed forms here, so that 100,000 workers cost no more to
+predict than two. All workers make a step together: it takes latency + 8 bytes / bandwidth, the
+bytes being those that the busiest machine sends or receives one after the other. For M workers, D
+coordinates, B(n, w) = ceil(n w / 8) bytes for n coordinates of w bits:
 
 ring             w_1, ..., w_(M-1) merging, w' copying: sum_r B(D/M, w_r) + (M-1) B(D/M, w')
 segmented ring   the same for each of P segments of D/P, then M-1 steps that copy P pieces each
@@ -17,15 +17,15 @@ and ceil(log2(r + 1)) for sums of r workers' signs, which come back in one bit w
 ("sign-vote") and in full width where not ("sign-sum").
 """
 
-from undrift.cost.machines import Codec, Link, Machine, Point, fit, in_series
+from undrift.cost.machines import CodecTimes, Machine, NetworkLink, Point, fit, in_series
 from undrift.cost.prediction import Round, break_even, predict
 from undrift.cost.steps import (
     ROUTES,
-    Gossip,
-    Load,
+    CriticalPath,
+    EqualSteps,
+    GossipRoute,
     Merging,
-    Path,
-    Run,
+    StepLoad,
     critical_path,
     parse,
     schedule,
@@ -33,16 +33,16 @@ from undrift.cost.steps import (
 
 __all__ = [
     "ROUTES",
-    "Codec",
-    "Gossip",
-    "Link",
-    "Load",
+    "CodecTimes",
+    "CriticalPath",
+    "EqualSteps",
+    "GossipRoute",
     "Machine",
     "Merging",
-    "Path",
+    "NetworkLink",
     "Point",
     "Round",
-    "Run",
+    "StepLoad",
     "break_even",
     "critical_path",
     "fit",

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from undrift.check import require
 from undrift.comm.routes import Route
 from undrift.cost.machines import Machine
-from undrift.cost.steps import Gossip, Merging, Run, parse, require_merge, schedule
+from undrift.cost.steps import EqualSteps, GossipRoute, Merging, parse, require_merge, schedule
 
 _SLOWEST, _FASTEST = 1.0, 1e18  # bits a second, between which `break_even` looks
 
 
 class Round(NamedTuple):
-    """Seconds."""
+    """A round takes so many seconds of each kind, one after the other."""
 
     computation: float
     compression: float
@@ -23,11 +23,12 @@ class Round(NamedTuple):
 
     @property
     def total(self) -> float:
+        """Return the seconds of the whole round."""
         return self.computation + self.compression + self.communication
 
 
 def predict(
-    route: str | Route | Gossip,
+    route: str | Route | GossipRoute,
     merge: Merging,
     workers: int,
     coordinates: int,
@@ -36,39 +37,44 @@ def predict(
     server: Machine | None = None,
     overlap: bool = True,
 ) -> Round:
-    """Seconds of a round of `workers` equal machines; the server is one of them if not given.
+    """Return the seconds of a round of `workers` equal machines.
 
-    With `overlap` a machine draws for the next merge while the message is on its way, so that only
-    what takes longer than the message counts as compression.
+    The server is a machine like them if `server` is None. With `overlap` a machine draws for the
+    next merge while the message is on its way, so that only the time by which drawing outlasts the
+    message counts as compression.
     """
     for each in (machine, machine if server is None else server):
-        require(isinstance(each, Machine), "cost", "a Machine such as Machine(Link(1e-4))", each)
-    way = parse(route, workers)
-    runs = schedule(way, merge, workers, coordinates)
+        require(
+            isinstance(each, Machine), "cost", "a Machine such as Machine(NetworkLink(1e-4))", each
+        )
+    parsed = parse(route, workers)
+    groups = schedule(parsed, merge, workers, coordinates)
     centre = machine if server is None else server
     codec = machine.codec(merge)
-    # A neighbour's message is unpacked and added; nothing stands for several workers by chance.
-    draws, unpacked = (0, way.degree) if isinstance(way, Gossip) else (1, 1)
+    # In gossip every neighbour's message is unpacked and added, which needs no draws.
+    draws, unpacked = (0, parsed.degree) if isinstance(parsed, GossipRoute) else (1, 1)
     compression = (codec.pack + codec.unpack * unpacked) * coordinates
     communication = 0.0
-    for run in runs:
-        wire = _wire(run, machine, centre)
-        communication += run.steps * wire
-        for load, done_by in ((run.worker, codec), (run.server, centre.codec(merge))):
-            drawing = draws * done_by.draw * load.merged
+    for group in groups:
+        wire = _wire_seconds(group, machine, centre)
+        communication += group.steps * wire
+        for load, times in ((group.worker, codec), (group.server, centre.codec(merge))):
+            drawing = draws * times.draw * load.merged
             waited = max(0.0, drawing - wire) if overlap else drawing
-            compression += run.steps * (done_by.merge * load.merged + waited)
+            compression += group.steps * (times.merge * load.merged + waited)
     return Round(machine.computation, compression, communication)
 
 
-def _wire(run: Run, machine: Machine, server: Machine) -> float:
-    """Seconds of one step on the way."""
-    outside = machine.link.seconds(run.worker.nbytes)
-    return max(outside, server.link.seconds(run.server.nbytes)) if run.server.nbytes else outside
+def _wire_seconds(group: EqualSteps, machine: Machine, server: Machine) -> float:
+    """Return the seconds that the messages of one step are on their way."""
+    seconds = machine.link.seconds(group.worker.nbytes)
+    if not group.server.nbytes:
+        return seconds
+    return max(seconds, server.link.seconds(group.server.nbytes))
 
 
 def break_even(
-    route: str | Route | Gossip,
+    route: str | Route | GossipRoute,
     workers: int,
     coordinates: int,
     machine: Machine,
@@ -77,23 +83,25 @@ def break_even(
     server: Machine | None = None,
     overlap: bool = True,
 ) -> float:
-    """Bits a second of the workers' links from which on full precision is as fast as `merge`.
+    """Return the bits a second of the workers' links at which full precision is as fast as `merge`.
 
-    `math.inf` where it never is, 0 where it always is. A server keeps its link where it is given.
+    Full precision is faster above. The answer is `math.inf` where it never is and 0 where it always
+    is. A server that is given keeps its link.
     """
     require_merge(merge)
-    way = parse(route, workers)
+    parsed = parse(route, workers)
 
     def saved(bandwidth: float) -> tuple[float, float]:
-        """Seconds of compression and of the whole round that full precision takes more."""
-        here = replace(machine, link=replace(machine.link, bandwidth=bandwidth))
+        """Return by how many seconds full precision compresses and takes longer."""
+        changed = replace(machine, link=replace(machine.link, bandwidth=bandwidth))
         full, other = (
-            predict(way, how, workers, coordinates, here, server=server, overlap=overlap)
-            for how in ("mean", merge)
+            predict(parsed, each, workers, coordinates, changed, server=server, overlap=overlap)
+            for each in ("mean", merge)
         )
         return full.compression - other.compression, full.total - other.total
 
-    # What a merge saves on the way falls as the links get faster; what it costs does not.
+    # The seconds that a merge saves on the wire fall as the links get faster; those that its
+    # compression costs do not.
     if saved(_SLOWEST)[1] <= 0:
         return 0.0
     cheaper, sooner = saved(math.inf)

@@ -15,53 +15,54 @@ ROUTES = (*routes.ROUTES, "gossip")
 
 
 @dataclass(frozen=True)
-class Gossip:
-    """Everybody to its neighbours; `degree` is the number of those of the busiest worker."""
+class GossipRoute:
+    """Everybody sends to its neighbours; the busiest worker has `degree` of them."""
 
     degree: int
 
     def __post_init__(self) -> None:
-        whole = is_whole(self.degree) and self.degree >= 0
-        require(whole, "Gossip", "degree >= 0, a whole number", self.degree)
+        valid = is_whole(self.degree) and self.degree >= 0
+        require(valid, "GossipRoute", "degree >= 0, a whole number", self.degree)
 
     def check(self, workers: int) -> None:
+        """Refuse a degree that does not fit this many workers."""
         expected = f"a degree below the number of workers, {workers}"
-        require(self.degree < workers, "Gossip", expected, self.degree)
+        require(self.degree < workers, "GossipRoute", expected, self.degree)
 
 
-class Load(NamedTuple):
-    """What one machine has to do in one step."""
+class StepLoad(NamedTuple):
+    """One machine has this much to do in one step."""
 
     nbytes: int = 0  # through its link, the busier way
     merged: int = 0  # coordinates
 
 
-class Run(NamedTuple):
-    """Equal steps, one after the other."""
+class EqualSteps(NamedTuple):
+    """Equal steps follow one after the other."""
 
     steps: int
-    worker: Load  # of the busiest
-    server: Load = Load()
+    worker: StepLoad  # the busiest worker's
+    server: StepLoad = StepLoad()
 
 
-class Path(NamedTuple):
-    """What has to happen one after the other."""
+class CriticalPath(NamedTuple):
+    """The hops and bytes of a round follow one after the other."""
 
     hops: int
-    nbytes: int  # of the busiest machine of each hop
+    nbytes: int  # those of the busiest machine of each hop
 
 
 def critical_path(
-    route: str | Route | Gossip, merge: Merging, workers: int, coordinates: int
-) -> Path:
-    """Hops and bytes that have to wait for each other, where all links are alike."""
-    runs = schedule(route, merge, workers, coordinates)
-    nbytes = sum(run.steps * max(run.worker.nbytes, run.server.nbytes) for run in runs)
-    return Path(sum(run.steps for run in runs), nbytes)
+    route: str | Route | GossipRoute, merge: Merging, workers: int, coordinates: int
+) -> CriticalPath:
+    """Return the hops and bytes that have to wait for each other, where all links are alike."""
+    groups = schedule(route, merge, workers, coordinates)
+    nbytes = sum(group.steps * max(group.worker.nbytes, group.server.nbytes) for group in groups)
+    return CriticalPath(sum(group.steps for group in groups), nbytes)
 
 
-def parse(route: str | Route | Gossip, workers: int) -> Route | Gossip:
-    """A route as `allreduce=` takes it, or `gossip:4` for gossip with four neighbours."""
+def parse(route: str | Route | GossipRoute, workers: int) -> Route | GossipRoute:
+    """Return a route from what `allreduce=` takes, or from `gossip:4` for four neighbours."""
     require(is_whole(workers) and workers >= 1, "cost", "workers >= 1, a whole number", workers)
     if isinstance(route, str):
         name, _, rest = route.strip().lower().partition(":")
@@ -69,83 +70,83 @@ def parse(route: str | Route | Gossip, workers: int) -> Route | Gossip:
         if name != "gossip":
             return routes.parse(route, workers)
         require(rest.isdecimal(), "cost", "a degree, such as gossip:4", route)
-        route = Gossip(int(rest))
-    known = isinstance(route, Ring | SegmentedRing | Torus | Tree | Server | Gossip)
+        route = GossipRoute(int(rest))
+    known = isinstance(route, Ring | SegmentedRing | Torus | Tree | Server | GossipRoute)
     require(known, "cost", f"a route of {', '.join(ROUTES)}", route)
     route.check(workers)
     return route
 
 
 def schedule(
-    route: str | Route | Gossip, merge: Merging, workers: int, coordinates: int
-) -> list[Run]:
-    """All steps of the round, equal ones together: O(log M) runs."""
+    route: str | Route | GossipRoute, merge: Merging, workers: int, coordinates: int
+) -> list[EqualSteps]:
+    """Return all steps of the round, equal ones together: O(log M) groups."""
     require_merge(merge)
-    whole = is_whole(coordinates) and coordinates >= 1
-    require(whole, "cost", "coordinates >= 1, a whole number", coordinates)
-    way, M, D = parse(route, workers), int(workers), int(coordinates)
-    match way:
+    valid = is_whole(coordinates) and coordinates >= 1
+    require(valid, "cost", "coordinates >= 1, a whole number", coordinates)
+    parsed, M, D = parse(route, workers), int(workers), int(coordinates)
+    match parsed:
         case Torus(x, y):
-            runs = _torus(int(x), int(y), merge, D)
+            groups = _torus(int(x), int(y), merge, D)
         case SegmentedRing(segment):
-            runs = _segmented(int(segment), merge, M, D)
+            groups = _segmented(int(segment), merge, M, D)
         case Tree():
-            runs = _tree(merge, M, D)
+            groups = _tree(merge, M, D)
         case Server():
-            runs = _server(merge, M, D)
-        case Gossip(degree):
+            groups = _server(merge, M, D)
+        case GossipRoute(degree):
             d = int(degree)
-            runs = [Run(min(1, d), Load(d * _nbytes(D, _width(merge, 1)), d * D))]
+            groups = [EqualSteps(min(1, d), StepLoad(d * _nbytes(D, _width(merge, 1)), d * D))]
         case _:
-            runs = _torus(M, 1, merge, D)
-    return [run for run in runs if run.steps]
+            groups = _torus(M, 1, merge, D)
+    return [group for group in groups if group.steps]
 
 
-def _torus(x: int, y: int, merge: Merging, size: int) -> list[Run]:
-    """A ring is one row."""
-    chunk, piece = _up(size, x), _up(size, x * y)  # the largest are what the others wait for
-    back = _closing(merge, x * y)
+def _torus(x: int, y: int, merge: Merging, size: int) -> list[EqualSteps]:
+    """Return the steps of a torus; a ring is a torus of one row."""
+    chunk, piece = _up(size, x), _up(size, x * y)  # the largest, for which the others wait
+    back = _result_width(merge, x * y)
     return [
-        *(Run(n, Load(_cut(chunk, y, w), chunk)) for n, w in _widths(merge, 1, x - 1)),
-        *(Run(n, Load(_nbytes(piece, w), piece)) for n, w in _widths(merge, x, y - 1)),
-        Run(y - 1, Load(_nbytes(piece, back))),
-        Run(x - 1, Load(_cut(chunk, y, back))),
+        *(EqualSteps(n, StepLoad(_cut(chunk, y, w), chunk)) for n, w in _widths(merge, 1, x - 1)),
+        *(EqualSteps(n, StepLoad(_nbytes(piece, w), piece)) for n, w in _widths(merge, x, y - 1)),
+        EqualSteps(y - 1, StepLoad(_nbytes(piece, back))),
+        EqualSteps(x - 1, StepLoad(_cut(chunk, y, back))),
     ]
 
 
-def _segmented(segment: int, merge: Merging, workers: int, size: int) -> list[Run]:
+def _segmented(segment: int, merge: Merging, workers: int, size: int) -> list[EqualSteps]:
     parts = _up(size, segment)
     short, longer = divmod(size, parts)
     kinds = [(longer, _up(short + 1, workers)), (parts - longer, _up(short, workers))]
-    back = _closing(merge, workers)
-    runs = []
+    back = _result_width(merge, workers)
+    groups = []
     for number, piece in kinds:
         for n, w in _widths(merge, 1, workers - 1):
-            runs.append(Run(number * n, Load(_nbytes(piece, w), piece)))
+            groups.append(EqualSteps(number * n, StepLoad(_nbytes(piece, w), piece)))
     copied = sum(number * _nbytes(piece, back) for number, piece in kinds)
-    return [*runs, Run(workers - 1, Load(copied))]
+    return [*groups, EqualSteps(workers - 1, StepLoad(copied))]
 
 
-def _tree(merge: Merging, workers: int, size: int) -> list[Run]:
+def _tree(merge: Merging, workers: int, size: int) -> list[EqualSteps]:
     levels = (workers - 1).bit_length()
     up = []
     for level in range(levels):
         count = min(2**level, workers - 2**level)  # behind the first child, which has the most
-        up.append(Run(1, Load(_nbytes(size, _width(merge, count)), size)))
-    return [*up, Run(levels, Load(_nbytes(size, _closing(merge, workers))))]
+        up.append(EqualSteps(1, StepLoad(_nbytes(size, _width(merge, count)), size)))
+    return [*up, EqualSteps(levels, StepLoad(_nbytes(size, _result_width(merge, workers))))]
 
 
-def _server(merge: Merging, workers: int, size: int) -> list[Run]:
-    up, down = (_nbytes(size, w) for w in (_width(merge, 1), _closing(merge, workers)))
+def _server(merge: Merging, workers: int, size: int) -> list[EqualSteps]:
+    up, down = (_nbytes(size, w) for w in (_width(merge, 1), _result_width(merge, workers)))
     merged = (workers - 1) * size  # the first that comes is kept
     return [
-        Run(1, Load(up), Load(workers * up, merged)),
-        Run(1, Load(down), Load(workers * down)),
+        EqualSteps(1, StepLoad(up), StepLoad(workers * up, merged)),
+        EqualSteps(1, StepLoad(down), StepLoad(workers * down)),
     ]
 
 
 def _widths(merge: Merging, unit: int, steps: int) -> Iterator[tuple[int, int]]:
-    """(number of steps, their width) where step s sends what stands for s * unit workers."""
+    """Yield (number of steps, their width), where step s sends shares of s * unit workers."""
     s = 1
     while s <= steps:
         width = _width(merge, s * unit)
@@ -155,17 +156,17 @@ def _widths(merge: Merging, unit: int, steps: int) -> Iterator[tuple[int, int]]:
 
 
 def _width(merge: Merging, count: int) -> int:
-    """Bits a coordinate of a message that stands for so many workers."""
+    """Return the bits a coordinate of a message that stands for so many workers."""
     return {"mean": 32, "one-bit": 1}.get(merge, count.bit_length())
 
 
-def _closing(merge: Merging, workers: int) -> int:
-    """Bits a coordinate of the result."""
+def _result_width(merge: Merging, workers: int) -> int:
+    """Return the bits a coordinate of the result."""
     return 1 if merge == "sign-vote" else _width(merge, workers)
 
 
 def _cut(size: int, parts: int, width: int) -> int:
-    """Bytes of a chunk that travels in parts, each of which is padded."""
+    """Return the bytes of a chunk that travels in parts, each of which is padded."""
     short, longer = divmod(size, parts)
     return longer * _nbytes(short + 1, width) + (parts - longer) * _nbytes(short, width)
 
@@ -179,4 +180,5 @@ def _up(size: int, parts: int) -> int:
 
 
 def require_merge(merge: str) -> None:
+    """Refuse a merge whose name is not known."""
     require_choice("cost", "merge", merge, get_args(Merging))

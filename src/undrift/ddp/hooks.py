@@ -20,9 +20,10 @@ from undrift.errors import WorkerError
 
 @dataclass(kw_only=True, eq=False)
 class MarsitState(HookState):
-    """`server_lr` is the size of every entry of the gradient that a one-bit step makes.
+    """The state of `marsit_hook`.
 
-    `period=None` has no step in full precision, not even the first.
+    Every entry of the gradient that a one-bit step makes has the size `server_lr`. With
+    `period=None` no step has full precision, not even the first.
     """
 
     name = "marsit"
@@ -32,9 +33,9 @@ class MarsitState(HookState):
 
     def __post_init__(self) -> None:
         require_positive("MarsitState", server_lr=self.server_lr)
-        whole = self.period is None or (is_whole(self.period) and self.period >= 1)
+        valid = self.period is None or (is_whole(self.period) and self.period >= 1)
         remedy = "leave it out for one-bit steps only"
-        require(whole, "MarsitState", "period >= 1, a whole number or None", self.period, remedy)
+        require(valid, "MarsitState", "period >= 1, a whole number or None", self.period, remedy)
         require(is_whole(self.seed), "MarsitState", "a whole seed", self.seed)
         super().__post_init__()
 
@@ -50,13 +51,15 @@ class MarsitState(HookState):
         return d
 
     def _mean(self, u: list[Vector], label: str) -> list[Vector]:
-        # Who is there, and finite, which the backend would not say.
+        # The backend would not say which rank is missing or has gradients that are not finite, so
+        # a small all-reduce of our own finds out first.
         finite = all(bool(own.isfinite().all()) for own in u)
         self._reduce([torch.tensor([0.0 if finite else torch.nan])], Largest(), f"{label}, check")
-        post = self._connect()
+        transport = self._connect()
         try:
-            # One for each parameter: in a joint one, the order of adding depends on the place.
-            works = [dist.all_reduce(own, group=post.group, async_op=True) for own in u]
+            # Each parameter has its own all-reduce, because in a joint one the order in which
+            # floats are added depends on their place.
+            works = [dist.all_reduce(own, group=transport.group, async_op=True) for own in u]
             for work in works:
                 work.wait()
         except RuntimeError as error:
@@ -65,12 +68,15 @@ class MarsitState(HookState):
                 "others say.",
                 ranks=[],
             ) from error
-        return [own / post.size for own in u]
+        return [own / transport.size for own in u]
 
 
 @dataclass(kw_only=True, eq=False)
 class SignState(HookState):
-    """`server_lr` is the size of every entry of the common gradient, `code` as in `SignSGD`."""
+    """The state of `sign_majority_hook`.
+
+    Every entry of the common gradient has the size `server_lr`; `code` is as in `SignSGD`.
+    """
 
     name = "sign majority"
     server_lr: float = 1.0
@@ -88,7 +94,7 @@ class SignState(HookState):
 
 @dataclass(kw_only=True, eq=False)
 class EFSignState(HookState):
-    """`code` is how sums of signs travel, as in `EFSignSGD`."""
+    """The state of `ef_sign_hook`; `code` is how sums of signs travel, as in `EFSignSGD`."""
 
     name = "error-feedback sign"
     code: Code = "fixed"
@@ -104,18 +110,21 @@ class EFSignState(HookState):
         signs = self._reduce(p, SignSum(self.code), label)
         exact = [a * s for a, s in zip(scales, signs, strict=True)]
         d = [_as_held(each, dtype) for each in exact]
-        kept = [
-            # What rounding d to half precision loses is lost by all, and comes back with all.
+        buffers = [
+            # Rounding d to half precision loses the same on all ranks, and all add it again.
             own - a * torch.where(own >= 0, 1.0, -1.0).to(own.dtype) + (each - held)
             for own, a, each, held in zip(p, scales, exact, d, strict=True)
         ]
-        self._keep(numbers, kept)
+        self._keep(numbers, buffers)
         return d
 
 
 @dataclass(kw_only=True, eq=False)
 class SSDMState(HookState):
-    """`beta`, `norm` and `code` as in `SSDM`; `seed` is of the random signs."""
+    """The state of `ssdm_hook`.
+
+    `beta`, `norm` and `code` are as in `SSDM`; `seed` is that of the random signs.
+    """
 
     name = "ssdm"
     beta: float = 0.9
@@ -137,23 +146,25 @@ class SSDMState(HookState):
         ]
         label = self._label(numbers)
         norms = [euclidean(own).view(1) for own in m]
-        # In either case, because no sign can be drawn from a NaN: all ranks must know before.
+        # This all-reduce runs for either `norm`, because no sign can be drawn from a NaN and all
+        # ranks must know of one before they draw.
         largest = self._reduce(norms, Largest(), f"{label}, norms")
         n = largest if self.norm == "max" else norms
         v = [
-            torch.where(of > 0, (own / of).clamp(-1, 1), torch.zeros_like(own))  # but for rounding
-            for own, of in zip(m, n, strict=True)
+            # Rounding alone can take a quotient out of [-1, 1].
+            torch.where(norm > 0, (own / norm).clamp(-1, 1), torch.zeros_like(own))
+            for own, norm in zip(m, n, strict=True)
         ]
-        how = SignSum(self.code, stochastic=True)
-        s = self._reduce(v, how, label, numbers, self.seed)
+        merge = SignSum(self.code, stochastic=True)
+        s = self._reduce(v, merge, label, numbers, self.seed)
         self._keep(numbers, m)
         if self.norm == "none":
             return s
-        return [of * each for of, each in zip(n, s, strict=True)]
+        return [norm * each for norm, each in zip(n, s, strict=True)]
 
 
 def marsit_hook(state: MarsitState, bucket: GradBucket) -> Future[Tensor]:
-    """Marsit: one bit a coordinate and hop, unbiased, with compensation of what was lost.
+    """Run Marsit: one bit a coordinate and hop, unbiased, with compensation of what was lost.
 
     u = g + c; every `period` steps d = mean of u in full precision and c = 0, otherwise
     d = server_lr b with b = +1 or -1 by the one-bit all-reduce of sign(u), and c = u - d. With
@@ -163,7 +174,7 @@ def marsit_hook(state: MarsitState, bucket: GradBucket) -> Future[Tensor]:
 
 
 def sign_majority_hook(state: SignState, bucket: GradBucket) -> Future[Tensor]:
-    """SignSGD: server_lr times the sign that most ranks' gradients have; ties and zeros are +1.
+    """Run SignSGD: server_lr times the sign of most ranks' gradients; ties and zeros are +1.
 
     With torch.optim.SGD(lr) this is `undrift.SignSGD(lr, server_lr=lr * state.server_lr)`.
     """
@@ -171,7 +182,7 @@ def sign_majority_hook(state: SignState, bucket: GradBucket) -> Future[Tensor]:
 
 
 def ef_sign_hook(state: EFSignState, bucket: GradBucket) -> Future[Tensor]:
-    """EFSignSGD: the mean of the ranks' signs, scaled; what is lost is added to the next gradient.
+    """Run EFSignSGD: the mean of the ranks' signs, scaled; the next gradient gets what is lost.
 
     The scale is each parameter's own mean magnitude, and not one of the whole model, as in
     `undrift.EFSignSGD`, which this is, with torch.optim.SGD(lr), for a model of one parameter. The
@@ -181,7 +192,7 @@ def ef_sign_hook(state: EFSignState, bucket: GradBucket) -> Future[Tensor]:
 
 
 def ssdm_hook(state: SSDMState, bucket: GradBucket) -> Future[Tensor]:
-    """SSDM: momentum as random signs, +1 with probability 1/2 + m_j / (2 ||m||).
+    """Run SSDM: momentum as random signs, +1 with probability 1/2 + m_j / (2 ||m||).
 
     The norm is each parameter's own, and not one of the whole model, as in `undrift.SSDM`, which
     this is, with torch.optim.SGD(lr), for a model of one parameter. The norms of a bucket take one
@@ -193,9 +204,9 @@ def ssdm_hook(state: SSDMState, bucket: GradBucket) -> Future[Tensor]:
 @torch.no_grad()
 def _run(state: HookState, kind: type[HookState], bucket: GradBucket) -> Future[Tensor]:
     require(isinstance(state, kind), "The hook", f"a {kind.__name__}", type(state).__name__)
-    whole = bucket.buffer()
-    dense = whole.is_floating_point() and whole.layout == torch.strided
-    require(dense, "The hook", "dense, real gradients", f"{whole.dtype}, {whole.layout}")
+    buffer = bucket.buffer()
+    dense = buffer.is_floating_point() and buffer.layout == torch.strided
+    require(dense, "The hook", "dense, real gradients", f"{buffer.dtype}, {buffer.layout}")
     if not state._agreed:
         state._agree()
     pairs = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
@@ -203,19 +214,19 @@ def _run(state: HookState, kind: type[HookState], bucket: GradBucket) -> Future[
     numbered = [(state._number(parameter), g) for parameter, g in reversed(pairs)]
     numbered = [(number, g) for number, g in numbered if g.numel()]
     if numbered:
-        precise = torch.promote_types(whole.dtype, torch.float32)
+        precise = torch.promote_types(buffer.dtype, torch.float32)
         numbers = [number for number, _ in numbered]
         own = [g.reshape(-1).to(precise) for _, g in numbered]
-        common = state._combine(numbers, own, whole.dtype)
+        common = state._combine(numbers, own, buffer.dtype)
         for (_, g), d in zip(numbered, common, strict=True):
             g.copy_(d.view(g.shape))  # a view of the bucket
     if bucket.is_last():
         state._end_step()
     future: Future[Tensor] = Future()
-    future.set_result(whole)
+    future.set_result(buffer)
     return future
 
 
 def _as_held(d: Vector, dtype: torch.dtype) -> Vector:
-    """d as gradients of this dtype can hold it."""
+    """Return d rounded to what gradients of this dtype can hold."""
     return d if d.dtype == dtype else d.to(dtype).to(d.dtype)

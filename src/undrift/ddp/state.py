@@ -1,4 +1,4 @@
-"""What all hooks have: parameters with numbers, their buffers, the way to other ranks, the step."""
+"""The base of all hooks' states: numbered parameters, their buffers, other ranks, the step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from undrift.comm.merges import Largest
 from undrift.comm.routes import Route, SegmentedRing
 from undrift.comm.routes import parse as parse_route
 from undrift.core import Merge, Vector
-from undrift.engine.collectives import allreduce
+from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.processes.transport import LostError, Transport
 from undrift.errors import DivergenceError, UndriftError, WorkerError
 
@@ -32,7 +32,7 @@ PATIENCE = 3.0  # seconds that ranks whose wait has failed give each other to sa
 
 @dataclass(kw_only=True, eq=False)
 class HookState(ABC):
-    """What all hooks have: a route, a step counter, and a buffer for each parameter.
+    """A state holds a hook's route, step counter and buffer for each parameter.
 
     Register a state of its own with each model, before the first backward pass. Parameters are
     numbered from the model's last one on, as the first step brings them: after every start DDP
@@ -46,7 +46,7 @@ class HookState(ABC):
     name: ClassVar[str]
 
     step: int = field(default=0, init=False)
-    _post: Transport | None = field(default=None, init=False, repr=False)
+    _transport: Transport | None = field(default=None, init=False, repr=False)
     _numbers: dict[Tensor, int] = field(default_factory=dict, init=False, repr=False)
     _shapes: list[list[int]] = field(default_factory=list, init=False, repr=False)
     _buffers: dict[int, Vector] = field(default_factory=dict, init=False, repr=False)
@@ -56,48 +56,53 @@ class HookState(ABC):
 
     def __post_init__(self) -> None:
         if dist.is_available() and dist.is_initialized():
-            self._connect()  # what does not fit is refused before training
+            self._connect()  # refuses before training what does not fit
 
     @property
     def bytes_sent(self) -> int:
-        """By this rank, headers included; without the backend's own all-reduces."""
-        return 0 if self._post is None else self._post.sent
+        """Return the bytes that this rank sent with headers, without the backend's all-reduces."""
+        return 0 if self._transport is None else self._transport.sent
 
     @abstractmethod
     def _combine(self, numbers: Sequence[int], g: list[Vector], dtype: torch.dtype) -> list[Vector]:
-        """The common gradients of these parameters, as `dtype` can hold them, from this rank's."""
+        """Return the common gradients of these parameters, as `dtype` can hold them.
+
+        `g` are this rank's own gradients.
+        """
 
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Of this rank: each saves its own, beside the model's and the optimiser's."""
-        post = self._connect()
+        """Return the state of this rank; each saves its own, beside the model and the optimiser."""
+        transport = self._connect()
         return {
             "hook": self.name,
-            "world_size": post.size,
-            "rank": post.rank,
+            "world_size": transport.size,
+            "rank": transport.rank,
             "step": self.step,
             "shapes": [list(shape) for shape in self._shapes],
             "buffers": {number: buffer.clone() for number, buffer in self._buffers.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the `state_dict` of the same rank; before the first step of a new process."""
-        post, who = self._connect(), f"{type(self).__name__}.load_state_dict"
+        """Load the `state_dict` of the same rank, before the first step of a new process."""
+        transport, who = self._connect(), f"{type(self).__name__}.load_state_dict"
         known = isinstance(state, Mapping)
         got = sorted(map(str, state)) if known else type(state).__name__
         proper = known and self.state_dict().keys() <= state.keys()
         require(proper, who, "what state_dict() returned", got)
         require(state["hook"] == self.name, who, f"the state of hook {self.name!r}", state["hook"])
         size, remedy = state["world_size"], "begin with a new state from the saved model"
-        require(size == post.size, who, f"a state of world size {post.size}", size, remedy)
-        mine = state["rank"] == post.rank or not state["buffers"]
+        require(
+            size == transport.size, who, f"a state of world size {transport.size}", size, remedy
+        )
+        own = state["rank"] == transport.rank or not state["buffers"]
         remedy = "save and load one file for each rank"
-        require(mine, who, f"the state of rank {post.rank}", state["rank"], remedy)
+        require(own, who, f"the state of rank {transport.rank}", state["rank"], remedy)
         shapes = [list(shape) for shape in state["shapes"]]
         if self._complete and shapes != self._shapes:
             raise self._mismatch(f"shapes {self._shapes}", shapes)
-        if not self._complete and shapes:  # one saved before its first step knows no parameters
+        if not self._complete and shapes:  # a state saved before its first step has no shapes
             self._shapes, self._loaded = shapes, len(shapes)
         self.step, self._agreed = int(state["step"]), False
         self._buffers = {int(n): buffer.clone() for n, buffer in state["buffers"].items()}
@@ -142,79 +147,87 @@ class HookState(ABC):
     # The other ranks
 
     def _connect(self) -> Transport:
-        if self._post is None:
-            post, who = Transport(self.process_group), type(self).__name__
-            backend = dist.get_backend(post.group)
+        if self._transport is None:
+            transport, who = Transport(self.process_group), type(self).__name__
+            backend = dist.get_backend(transport.group)
             remedy = "pass process_group=torch.distributed.new_group(backend='gloo')"
             require(backend != "nccl", who, "a backend that sends from the CPU", backend, remedy)
-            route = parse_route(self.allreduce, post.size)
+            route = parse_route(self.allreduce, transport.size)
             remedy = "take ring, torus, tree or server"
-            whole = not isinstance(route, SegmentedRing)  # segments depend on a vector's size
-            require(whole, who, "a route without segments", self.allreduce, remedy)
-            self._post = post
-        return self._post
+            unsegmented = not isinstance(route, SegmentedRing)  # segments depend on a vector's size
+            require(unsegmented, who, "a route without segments", self.allreduce, remedy)
+            self._transport = transport
+        return self._transport
 
     def _reduce(
         self,
         vectors: list[Vector],
-        how: Merge,
+        merge: Merge,
         label: str,
         numbers: Sequence[int] = (),
         seed: int = 0,
     ) -> list[Vector]:
-        """Over all ranks, vector by vector; one that is not finite stops every rank."""
-        post = self._connect()
-        route = parse_route(self.allreduce, post.size)
+        """Reduce over all ranks, vector by vector; one that is not finite stops every rank."""
+        transport = self._connect()
+        route = parse_route(self.allreduce, transport.size)
         draws = [partial(self._draw, seed, number) for number in numbers]
         try:
-            results, bad = allreduce.all_reduce(
-                post, {post.rank: vectors}, how, route, draws, label=f"{self.name}, {label}"
+            reduced = all_reduce(
+                transport,
+                {transport.rank: vectors},
+                merge,
+                route,
+                draws,
+                label=f"{self.name}, {label}",
             )
         except LostError as error:
-            raise self._absent(post, error) from error
-        if bad is not None:
-            rank = post.peer(bad)
+            raise self._absent(transport, error) from error
+        if reduced.not_finite:
+            rank = transport.peer(reduced.not_finite[0])
             raise DivergenceError(
                 f"Training needs finite gradients, got NaN or Inf from rank {rank} in step "
                 f"{self.step + 1}; lower lr and go on from the last checkpoint.",
                 round=self.step + 1,
                 clients=[rank],
             )
-        return results
+        return reduced.vectors
 
     def _label(self, numbers: Sequence[int]) -> str:
-        """Both ends of a message must name the same step and parameters."""
+        """Return a label that both ends of a message must agree on."""
         return f"step {self.step}, parameters {list(numbers)}"
 
     def _draw(self, seed: int, number: int, purpose: str, *place: int) -> np.random.Generator:
-        # The simulator's keys, so that a model of one parameter takes the simulator's way.
+        # The simulator has the same keys, so that a model of one parameter ends with the same bits.
         return keyed.generator(seed, f"allreduce/{purpose}", self.step, number, *place)
 
     def _agree(self) -> None:
-        """The same settings and the same step on every rank, or an error."""
-        post = self._connect()
+        """Raise unless all ranks have the same settings and the same step."""
+        transport = self._connect()
         own = [(f.name, str(getattr(self, f.name))) for f in fields(self) if f.init]
         text = str([each for each in own if each[0] != "process_group"]).encode()
         digest = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "little")
-        mine = torch.zeros(post.size, 2, dtype=torch.float64)  # exact: both are below 2**53
-        mine[post.rank] = torch.tensor([digest, self.step], dtype=torch.float64)
-        (told,) = self._reduce([mine.view(-1)], Largest(), "settings")
-        for rank, (settings, step) in enumerate(told.view(-1, 2).tolist()):
-            for what, theirs, first in (("step", step, told[1]), ("settings", settings, told[0])):
-                if theirs != float(first):
+        # Both numbers are below 2**53, which float64 holds exactly.
+        table = torch.zeros(transport.size, 2, dtype=torch.float64)
+        table[transport.rank] = torch.tensor([digest, self.step], dtype=torch.float64)
+        (combined,) = self._reduce([table.view(-1)], Largest(), "settings")
+        table = combined.view(-1, 2)
+        for rank, (settings, step) in enumerate(table.tolist()):
+            pairs = ("step", step, table[0, 1]), ("settings", settings, table[0, 0])
+            for what, value, first in pairs:
+                if value != float(first):
                     raise UndriftError(
                         f"All ranks need to begin with the same {what}, got another on rank "
-                        f"{post.peer(rank)} than on rank {post.peer(0)}; run the same program "
-                        "everywhere, from checkpoints of one step."
+                        f"{transport.peer(rank)} than on rank {transport.peer(0)}; run the same "
+                        "program everywhere, from checkpoints of one step."
                     )
         self._agreed = True
 
-    def _absent(self, post: Transport, error: LostError) -> WorkerError:
+    def _absent(self, transport: Transport, error: LostError) -> WorkerError:
         lost = error.ranks[0]
-        # Without a store (its host is gone, or torch is too old) the rank waited for is named.
+        # Without a store, if its host is gone or torch is too old, the awaited rank is named.
         with suppress(RuntimeError, AttributeError):
-            lost = _end_of_waits(post, f"undrift/{self.name}/{self.step}", error)
-        rank = post.peer(lost)
+            lost = _end_of_waits(transport, f"undrift/{self.name}/{self.step}", error)
+        rank = transport.peer(lost)
         return WorkerError(
             f"Rank {rank} took no part in step {self.step + 1} ({error}); see what it says "
             "itself, and give every rank as many batches: DistributedSampler with drop_last=True.",
@@ -222,22 +235,22 @@ class HookState(ABC):
         )
 
 
-def _end_of_waits(post: Transport, prefix: str, error: LostError) -> int:
-    """Who is missing: the rank waited for may itself have waited in vain for another.
+def _end_of_waits(transport: Transport, prefix: str, error: LostError) -> int:
+    """Return the missing rank; the awaited rank may itself have waited in vain for another.
 
-    Everybody writes down for whom it waited; the chain ends with one that wrote nothing.
+    Every rank writes down for whom it waited; the chain ends with a rank that wrote nothing.
     """
     # A store may outlive the processes of an attempt.
     prefix += f"/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/waited-for"
-    store = post.group.get_group_store()
-    store.set(f"{prefix}/{post.rank}", str(error.ranks[0]))
+    store = transport.group.get_group_store()
+    store.set(f"{prefix}/{transport.rank}", str(error.ranks[0]))
     until = time.monotonic() + PATIENCE
     while True:
-        at, seen = error.ranks[0], {post.rank}
+        at, seen = error.ranks[0], {transport.rank}
         while at not in seen and store.check([f"{prefix}/{at}"]):
             seen.add(at)
             at = int(store.get(f"{prefix}/{at}"))
-        if at in seen:  # all are there: a link has failed
+        if at in seen:  # all ranks are there, so a link has failed
             return error.ranks[0]
         if time.monotonic() >= until:
             return at

@@ -13,14 +13,18 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from undrift import keyed
-from undrift.check import is_whole, require, require_nonnegative, require_positive
+from undrift.check import (
+    is_probability,
+    is_whole,
+    require,
+    require_nonnegative,
+    require_positive,
+)
 from undrift.devices.trace import Trace
 
 Ids = NDArray[np.int64]
@@ -54,10 +58,6 @@ def _make_floats(frozen: object, *names: str) -> None:
         object.__setattr__(frozen, name, float(getattr(frozen, name)))
 
 
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
-
-
 @dataclass(frozen=True)
 class Stragglers:
     """In each round a client is slow with probability p: computing takes `factor` times as long."""
@@ -66,7 +66,7 @@ class Stragglers:
     factor: float
 
     def __post_init__(self) -> None:
-        require(_is_probability(self.p), "Stragglers", "a probability p in [0, 1]", self.p)
+        require(is_probability(self.p), "Stragglers", "a probability p in [0, 1]", self.p)
         require_positive("Stragglers", factor=self.factor)
         require(self.factor >= 1, "Stragglers", "factor >= 1", self.factor, "1 slows nobody down")
         _make_floats(self, "p", "factor")
@@ -110,7 +110,7 @@ class Fleet:
             require(isinstance(device, Device), "Fleet", "devices", device)
         law = self.slowdown is None or isinstance(self.slowdown, Stragglers | Jitter)
         require(law, "Fleet", "slowdown to be Stragglers, Jitter or None", self.slowdown)
-        require(_is_probability(self.dropout), "Fleet", "dropout in [0, 1]", self.dropout)
+        require(is_probability(self.dropout), "Fleet", "dropout in [0, 1]", self.dropout)
         _make_floats(self, "dropout")
         traced = self.trace is None or isinstance(self.trace, Trace)
         require(traced, "Fleet", "trace to be a Trace or None", self.trace, "see Trace.read")

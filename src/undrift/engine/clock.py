@@ -23,7 +23,7 @@ from undrift.core import Cohort, Federated
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
-from undrift.engine.collectives.inprocess import Traffic
+from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.cohort import Executor
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.round import play

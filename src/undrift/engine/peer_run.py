@@ -16,8 +16,10 @@ from undrift.comm.routes import Route
 from undrift.core import Cohort, Peer, Vector
 from undrift.dry import ZeroObjective
 from undrift.engine.checkpoint import store
-from undrift.engine.collectives.inprocess import Exchange, Traffic
-from undrift.engine.collectives.network import WireExchange
+from undrift.engine.collectives.base import Exchange
+from undrift.engine.collectives.inprocess import InProcessExchange
+from undrift.engine.collectives.network import NetworkExchange
+from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.plan import Plan
@@ -138,18 +140,7 @@ class PeerRun(Run):
         meter.gradients, meter.samples = self._started.gradients, self._started.samples
         meter.samples_of += self._started.samples_of
         self._traffic = Traffic(self.size)
-        topology = None if self._links is None else self._links.at(self.round)
-        collectives: dict[str, Any] = {
-            "size": self.size,
-            "topology": topology,
-            "route": self._route,
-            "t": self.round,
-            "seed": self._planner.seed,
-            "traffic": self._traffic,
-        }
-        exchange: Exchange | WireExchange = Exchange(**collectives)
-        if isinstance(self.world, Processes):
-            exchange = WireExchange(world=self.world, **collectives)
+        exchange = self._exchange(self._traffic)
         now = resolve(self.algorithm, self.round)
         after = self._executor.play(now, plan, before, exchange, meter)
         if after.x.shape != before.x.shape or after.x.dtype != before.x.dtype:
@@ -158,6 +149,20 @@ class PeerRun(Run):
                 f"{before.x.dtype}, got {tuple(after.x.shape[1:])} {after.x.dtype}."
             )
         self.state, self._started = after, Meter(self.size)
+
+    def _exchange(self, traffic: Traffic) -> Exchange:
+        """Return the collectives of this round."""
+        settings: dict[str, Any] = {
+            "size": self.size,
+            "topology": None if self._links is None else self._links.at(self.round),
+            "route": self._route,
+            "t": self.round,
+            "seed": self._planner.seed,
+            "traffic": traffic,
+        }
+        if isinstance(self.world, Processes):
+            return NetworkExchange(world=self.world, **settings)
+        return InProcessExchange(**settings)
 
     def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
         loss = accuracy = node_accuracy = norm = None
@@ -178,7 +183,7 @@ class PeerRun(Run):
                 node_accuracy = scores[0] if agreed else self._over_nodes(scores)
             if self._settings.evaluation.gradient_norm:
                 norm = float(torch.linalg.vector_norm(self.evaluator().gradient(mean)))
-        self._traffic = traffic = self._traffic.add_up(self.world)
+        self._traffic = traffic = self._traffic.sum_over_ranks(self.world)
         matching = traffic.matching
         return PeerRecord(
             round=self.round,

@@ -8,18 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from undrift.engine.collectives.schedule import RankBlocks
 from undrift.engine.participation import Ids
 from undrift.errors import CheckpointError, DivergenceError
 
 T = TypeVar("T")
 TOLD = 64  # numbers of one `agree`: how many clients, and the first of them
+
+
+@dataclass(frozen=True)
+class RankBlocks:
+    """Divides the workers into one block of consecutive workers for each rank.
+
+    The sizes of the blocks differ by at most one; the larger blocks come first.
+    """
+
+    workers: int
+    ranks: int
+
+    def of(self, rank: int) -> range:
+        """Return the workers of a rank."""
+        size, larger = divmod(self.workers, self.ranks)
+        start = rank * size + min(rank, larger)
+        return range(start, start + size + (rank < larger))
+
+    def owner(self, worker: int) -> int:
+        """Return the rank of a worker; a server, which is worker number M, belongs to rank 0."""
+        size, larger = divmod(self.workers, self.ranks)
+        if worker >= self.workers:
+            return 0
+        if worker < larger * (size + 1):
+            return worker // (size + 1)
+        return larger + (worker - larger * (size + 1)) // size
 
 
 class DifferentError(ValueError):

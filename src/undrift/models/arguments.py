@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from undrift.check import is_whole, require
+from undrift.check import is_probability, is_whole, require
 
 
 def require_images(name: str, shape: Sequence[int]) -> int:
@@ -38,9 +38,9 @@ def require_whole(name: str, *, least: int = 1, **options: Any) -> None:
 
 
 def require_probability(name: str, **options: Any) -> None:
-    """A dropout of 1 would leave nothing."""
+    """Refuse a dropout that is no probability below 1; a dropout of 1 would leave nothing."""
     for option, value in options.items():
-        fits = isinstance(value, float | int) and 0 <= value < 1
+        fits = is_probability(value) and value < 1
         require(fits, name, f"{option} in [0, 1)", value)
 
 

@@ -1,65 +1,64 @@
-"""Makers of topologies."""
+"""Functions that make topologies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from undrift import keyed
-from undrift.check import is_whole, require
+from undrift.check import is_probability, is_whole, require
 from undrift.topology.matrix import Topology, graph_of
 from undrift.topology.mixing import Mixing, mixed
 
 if TYPE_CHECKING:
     import networkx as nx  # type: ignore[import-untyped]
 
-ATTEMPTS = 1000
+ATTEMPTS = 1000  # to draw a connected graph
 
 
 def check_nodes(who: str, m: int) -> None:
+    """Refuse a number of nodes that is not whole and positive."""
     require(is_whole(m), who, "a whole number of nodes", m)
     require(m >= 1, who, "at least one node", m)
 
 
 def _check_sides(who: str, x: int, y: int) -> None:
-    whole = is_whole(x) and is_whole(y)
-    require(whole and x >= 1 and y >= 1, who, "whole sides of at least one node", (x, y))
-
-
-def is_probability(p: Any) -> bool:
-    return isinstance(p, Real) and not isinstance(p, bool) and 0 <= float(p) <= 1
+    integers = is_whole(x) and is_whole(y)
+    require(integers and x >= 1 and y >= 1, who, "whole sides of at least one node", (x, y))
 
 
 def ring(m: int, *, mixing: Mixing = "laplacian") -> Topology:
-    """Everybody has two neighbours; one link for two nodes."""
+    """Return a ring: everybody has two neighbours; two nodes have one link."""
     check_nodes("ring", m)
     return mixed("ring", graph_of(m, ((i, (i + 1) % m) for i in range(m))), mixing, m)
 
 
 def _lattice(x: int, y: int, across: Iterable[int], down: Iterable[int]) -> nx.Graph:
-    """Node i * y + j is at row i, column j; links go on from the rows and columns listed."""
+    """Return a lattice with links to the next row from `down` and to the next column from `across`.
+
+    Node i * y + j is at row i, column j.
+    """
     rows = [(i * y + j, (i + 1) % x * y + j) for i in down for j in range(y)]
     columns = [(i * y + j, i * y + (j + 1) % y) for i in range(x) for j in across]
     return graph_of(x * y, rows + columns)
 
 
 def torus(x: int, y: int, *, mixing: Mixing = "laplacian") -> Topology:
-    """x rows of y nodes that wrap around; a side of 2 has one link, a side of 1 none."""
+    """Return x rows of y nodes that wrap around; a side of 2 has one link, a side of 1 none."""
     _check_sides("torus", x, y)
     return mixed("torus", _lattice(x, y, range(y), range(x)), mixing, x, y)
 
 
 def grid(x: int, y: int, *, mixing: Mixing = "laplacian") -> Topology:
-    """x rows of y nodes that do not wrap around; `grid(1, m)` is a path."""
+    """Return x rows of y nodes that do not wrap around; `grid(1, m)` is a path."""
     _check_sides("grid", x, y)
     return mixed("grid", _lattice(x, y, range(y - 1), range(x - 1)), mixing, x, y)
 
 
 def complete(m: int, *, mixing: Mixing = "laplacian") -> Topology:
-    """Everybody with everybody; with Metropolis weights one gossip is the mean."""
+    """Link everybody with everybody; with Metropolis weights one gossip is the mean."""
     import networkx as nx
 
     check_nodes("complete", m)
@@ -67,13 +66,13 @@ def complete(m: int, *, mixing: Mixing = "laplacian") -> Topology:
 
 
 def star(m: int, *, mixing: Mixing = "laplacian") -> Topology:
-    """Everybody with node 0 only."""
+    """Link everybody with node 0 only."""
     check_nodes("star", m)
     return mixed("star", graph_of(m, ((0, i) for i in range(m))), mixing, m)
 
 
 def exponential(m: int, *, mixing: Mixing = "laplacian") -> Topology:
-    """Node i with i + 1, i + 2, i + 4, ... modulo m, in both directions."""
+    """Link node i with i + 1, i + 2, i + 4, ... modulo m, in both directions."""
     check_nodes("exponential", m)
     hops = [1 << k for k in range(int(m - 1).bit_length())]
     pairs = ((i, (i + hop) % m) for i in range(m) for hop in hops)
@@ -81,7 +80,7 @@ def exponential(m: int, *, mixing: Mixing = "laplacian") -> Topology:
 
 
 def isolated(m: int) -> Topology:
-    """No links and W = I: everybody trains alone, a baseline."""
+    """Return no links and W = I, a baseline in which everybody trains alone."""
     check_nodes("isolated", m)
     return Topology(np.eye(m), f"isolated({m})")
 
@@ -99,7 +98,7 @@ def _until_connected(
 
 
 def erdos_renyi(m: int, p: float, *, seed: int = 0, mixing: Mixing = "laplacian") -> Topology:
-    """Every link independently with probability p, drawn again until the graph is connected."""
+    """Draw every link independently with probability p, again until the graph is connected."""
     who = "erdos_renyi"
     check_nodes(who, m)
     require(is_probability(p) and p > 0, who, "a probability p in (0, 1]", p)
@@ -112,7 +111,7 @@ def erdos_renyi(m: int, p: float, *, seed: int = 0, mixing: Mixing = "laplacian"
 
 
 def barabasi_albert(m: int, k: int, *, seed: int = 0, mixing: Mixing = "laplacian") -> Topology:
-    """Grown from a star of k + 1: each newcomer links with k others, more likely with hubs."""
+    """Grow a graph from a star of k + 1: each new node links with k others, likelier with hubs."""
     import networkx as nx
 
     who = "barabasi_albert"
@@ -127,9 +126,9 @@ def barabasi_albert(m: int, k: int, *, seed: int = 0, mixing: Mixing = "laplacia
 def small_world(
     m: int, k: int, p: float, *, seed: int = 0, mixing: Mixing = "laplacian"
 ) -> Topology:
-    """Watts-Strogatz: a ring of k nearest neighbours, each link rewired with probability p.
+    """Return a Watts-Strogatz graph, drawn again until it is connected.
 
-    Drawn again until the graph is connected.
+    It is a ring of k nearest neighbours, each link of which is rewired with probability p.
     """
     who = "small_world"
     check_nodes(who, m)
@@ -151,7 +150,7 @@ def small_world(
 def from_graph(
     graph: nx.Graph, *, mixing: Mixing = "laplacian", connected: bool = True
 ) -> Topology:
-    """Any undirected graph; weights of its edges are ignored, for `mixing` gives them.
+    """Return the topology of any undirected graph; `mixing` gives the weights, not its edges.
 
     Labels become 0...m-1 in sorted order, or in the graph's own order where they cannot be sorted;
     the rows of a matrix given as `mixing` are in that order.

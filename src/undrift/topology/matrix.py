@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from undrift.check import require
 
-if TYPE_CHECKING:  # it takes a third of a second, and who has no graph need not wait for it
+if TYPE_CHECKING:  # importing networkx takes a third of a second, which most runs do not need
     import networkx as nx  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
@@ -24,29 +24,30 @@ _WHO = "A mixing matrix"
 
 @runtime_checkable
 class Links(Protocol):
-    """Links that may change with the round; a `Topology` is one that does not."""
+    """Links that may change with the round; those of a `Topology` do not."""
 
     @property
     def size(self) -> int:
-        """The number of nodes, the same in every round."""
+        """Return the number of nodes, which is the same in every round."""
         ...
 
     def at(self, t: int) -> Topology:
-        """Round t's links; the same answer whenever and however often it is asked."""
+        """Return round t's links, the same at every call."""
         ...
 
     def digest(self) -> str:
-        """What a checkpoint keeps, so that a run is not resumed over other links."""
+        """Return a hash that a checkpoint keeps, so that no run is resumed over other links."""
         ...
 
 
 def hexed(content: bytes) -> str:
+    """Return a hash of the bytes."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    """A mixing matrix and the graph of its links, over nodes 0...m-1.
+    """A topology holds a mixing matrix and the graph of its links, over nodes 0...m-1.
 
     W is checked, then made exactly symmetric, with each self-weight the rest of its row, so that
     errors of rounding do not move the mean. It is read-only; so is the graph.
@@ -56,10 +57,10 @@ class Topology:
     name: str = ""
 
     def __post_init__(self) -> None:
-        given = checked(self.W)
-        weights = np.maximum((given + given.T) / 2, 0.0)
+        W = checked(self.W)
+        weights = np.maximum((W + W.T) / 2, 0.0)
         np.fill_diagonal(weights, 0.0)
-        # Summed without error, a row's self-weight does not depend on the order of the nodes.
+        # `fsum` has no rounding error, so a self-weight does not depend on the order of the nodes.
         rest = [max(math.fsum((1.0, *(-row).tolist())), 0.0) for row in weights]
         np.fill_diagonal(weights, rest)
         weights.setflags(write=False)
@@ -69,26 +70,32 @@ class Topology:
 
     @property
     def size(self) -> int:
+        """Return the number of nodes."""
         return len(self.W)
 
     @property
     def links(self) -> int:
-        """How many undirected links there are."""
+        """Return the number of undirected links."""
         return len(self._pairs)
 
     @property
     def degrees(self) -> NDArray[np.int64]:
+        """Return the number of neighbours of every node."""
         return np.bincount(self._pairs.ravel(), minlength=self.size)
 
     @cached_property
     def graph(self) -> nx.Graph:
+        """Return the graph of the links."""
         import networkx as nx
 
         return nx.freeze(graph_of(self.size, self._pairs.tolist()))
 
     @cached_property
     def spectral_gap(self) -> float:
-        """1 - max(|lambda_2|, |lambda_m|): 1 agrees in one gossip, 0 may never agree."""
+        """Return 1 - max(|lambda_2|, |lambda_m|).
+
+        With a gap of 1 nodes agree after one gossip, with 0 they may never agree.
+        """
         if self.size == 1:
             return 1.0
         others = np.linalg.eigvalsh(self.W)[:-1]
@@ -99,9 +106,11 @@ class Topology:
         return np.argwhere(np.triu(self.W, 1) > 0)
 
     def at(self, t: int) -> Topology:
+        """Return this topology, whose links are those of every round."""
         return self
 
     def digest(self) -> str:
+        """Return a hash of W."""
         return hexed(self.W.tobytes())
 
     def __repr__(self) -> str:
@@ -114,12 +123,12 @@ class Topology:
         return hash(self.digest())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through the constructor, because a pickled array comes back writable.
+        # A copy goes through the constructor, because a pickled array comes back writable.
         return Topology, (self.W, self.name)
 
 
 def refuse(W: Floats, wrong: NDArray[np.bool_], expected: str, remedy: str) -> None:
-    """Name the first of the wrong pairs, if there are any."""
+    """Raise with the first of the wrong pairs, if there are any."""
     if wrong.any():
         i, j = map(int, np.argwhere(wrong)[0])
         raise ValueError(
@@ -128,6 +137,7 @@ def refuse(W: Floats, wrong: NDArray[np.bool_], expected: str, remedy: str) -> N
 
 
 def checked(matrix: Any, m: int | None = None) -> Floats:
+    """Return a mixing matrix (of m nodes) as floats; refuse one that is not doubly stochastic."""
     try:
         W = np.array(matrix, dtype=np.float64)
     except (TypeError, ValueError):
@@ -152,7 +162,7 @@ def checked(matrix: Any, m: int | None = None) -> Floats:
 
 
 def graph_of(m: int, pairs: Iterable[Sequence[int]]) -> nx.Graph:
-    """Nodes 0...m-1 in order; a pair of a node with itself is no link."""
+    """Return a graph of nodes 0...m-1 in order; a pair of a node with itself is no link."""
     import networkx as nx
 
     graph = nx.Graph()

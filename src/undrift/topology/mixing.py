@@ -19,19 +19,19 @@ MIXINGS = ("laplacian", "metropolis")
 
 
 def mixed(who: str, graph: nx.Graph, mixing: Mixing, *arguments: Any, **options: Any) -> Topology:
-    """The topology of a graph over 0...m-1, named after the call that made it."""
+    """Return the topology of a graph over 0...m-1, named after the call that made it."""
     import networkx as nx
 
     linked = nx.to_numpy_array(graph, nodelist=range(len(graph))) > 0
-    said = [str(argument) for argument in arguments]
-    said += [f"{name}={value}" for name, value in options.items()]
+    shown = [str(argument) for argument in arguments]
+    shown += [f"{name}={value}" for name, value in options.items()]
     if not isinstance(mixing, str):
-        W, said = _own(linked, mixing), [*said, "mixing=array"]
+        W, shown = _own(linked, mixing), [*shown, "mixing=array"]
     else:
         require_choice(who, "mixing", mixing, MIXINGS)
         W = _laplacian(linked) if mixing == "laplacian" else _metropolis(linked)
-        said += [f"mixing={mixing!r}"] if mixing != "laplacian" else []
-    return Topology(W, f"{who}({', '.join(said)})")
+        shown += [f"mixing={mixing!r}"] if mixing != "laplacian" else []
+    return Topology(W, f"{who}({', '.join(shown)})")
 
 
 def _laplacian(linked: NDArray[np.bool_]) -> Floats:
@@ -50,7 +50,7 @@ def _metropolis(linked: NDArray[np.bool_]) -> Floats:
 
 
 def _own(linked: NDArray[np.bool_], matrix: Any) -> Floats:
-    """A user's matrix, whose weights must be where the links are."""
+    """Return a user's matrix, whose weights must be where the links are."""
     W = checked(matrix, len(linked))
     beside = ~linked & ~np.eye(len(W), dtype=bool)
     stray, bare = beside & (W > TOLERANCE), linked & (W <= 0)

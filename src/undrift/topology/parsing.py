@@ -1,4 +1,4 @@
-"""Topologies as the command line names them."""
+"""Topologies from the names that the command line takes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _FORMS = {
 
 
 def near_square(m: int) -> tuple[int, int]:
-    """(x, y) with x * y = m and x <= y as near to each other as m's divisors allow."""
+    """Return (x, y) with x * y = m and x <= y as near to each other as m's divisors allow."""
     check_nodes("near_square", m)
     x = next(x for x in range(math.isqrt(m), 0, -1) if m % x == 0)
     return x, m // x
 
 
 def parse(text: str, m: int, seed: int) -> Topology:
-    """A topology of m nodes as on the command line: `ring`, `torus:4x5`, `star+metropolis`.
+    """Return a topology of m nodes by its name: `ring`, `torus:4x5`, `star+metropolis`.
 
     Without arguments, sides are the most square ones, p = 0.5 for erdos-renyi, k = 2 for
     barabasi-albert, and k = 4, p = 0.1 for small-world, where a k too large for m is lowered.

@@ -27,7 +27,9 @@ from undrift.comm import bits, routes
 from undrift.comm.merges import Cascade, Largest, Mean, OneBit, SignSum
 from undrift.comm.routes import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree
 from undrift.core import Merge
-from undrift.engine.collectives.inprocess import Exchange, Traffic, all_reduce
+from undrift.engine.collectives.allreduce import all_reduce
+from undrift.engine.collectives.inprocess import InProcessExchange, Loopback
+from undrift.engine.collectives.traffic import Traffic
 
 SIZES = [1, 2, 3, 5, 8, 17, 36]
 CODES = ["fixed", "gamma", "delta", "omega"]
@@ -69,8 +71,20 @@ def vectors(
 def reduced(
     rows: Tensor, how: Merge, route: Route, *, t: int = 0, seed: int = 0
 ) -> tuple[Tensor, Traffic]:
-    exchange = Exchange(len(rows), None, route, t, seed, Traffic(len(rows)))
+    exchange = exchange_of(len(rows), route, t, seed)
     return exchange.reduce([rows], how), exchange.traffic
+
+
+def exchange_of(workers: int, route: Route | None, t: int = 0, seed: int = 0) -> InProcessExchange:
+    return InProcessExchange(
+        size=workers, topology=None, route=route, t=t, seed=seed, traffic=Traffic(workers)
+    )
+
+
+def in_memory(rows: Sequence[Tensor], how: Merge, route: Route, draws: Any) -> Tensor:
+    """The result of an all-reduce whose draws are the caller's."""
+    vectors = {worker: [row] for worker, row in enumerate(rows)}
+    return all_reduce(Loopback(), vectors, how, route, [draws], workers=len(rows)).vectors[0]
 
 
 # Routes
@@ -259,7 +273,7 @@ def test_what_is_no_route_is_refused():
         routes.parse(3, 4)
     with pytest.raises(ValueError, match=r"^The torus needs sides .* workers, 4, got '5x1'\.$"):
         routes.parse(Torus(5, 1), 4)
-    exchange = Exchange(2, None, None, 0, 0, Traffic(2))
+    exchange = exchange_of(2, None)
     with pytest.raises(UndriftError, match="needs a route"):
         exchange.reduce([torch.zeros(2, 3)], Mean())
 
@@ -286,7 +300,7 @@ def alone(rows: Tensor, how: Merge, route: Route, *, t: int = 0, seed: int = 0) 
         if piece not in done[m]:
             share, count = held(m, piece)
             assert count == M, "closed before every worker was in"
-            done[m][piece] = how.close(share, count, rng("close", m, piece.start))
+            done[m][piece] = how.encode_result(share, count, rng("close", m, piece.start))
         return done[m][piece]
 
     for step in route.steps(M, size):
@@ -310,15 +324,18 @@ def alone(rows: Tensor, how: Merge, route: Route, *, t: int = 0, seed: int = 0) 
                 continue
             share, before = held(receiver, piece)
             draws = rng("merge", receiver, piece.start, count, before)
-            ready = how.ahead(count, share, before, draws)
-            shares[receiver][piece] = how.merge(came, count, share, before, ready), count + before
+            prepared = how.prepare(count, share, before, draws)
+            shares[receiver][piece] = (
+                how.merge(came, count, share, before, prepared),
+                count + before,
+            )
     results = []
     for m in range(M):
         if M == 1 and not done[0]:
             finished(0, Piece(0, size))
         made = torch.full((size,), math.nan, dtype=rows.dtype)
         for piece, data in done[m].items():
-            made[slice(*piece)] = how.finish(data, M, rows[m, slice(*piece)])
+            made[slice(*piece)] = how.decode_result(data, M, rows[m, slice(*piece)])
         assert not made.isnan().any(), "a piece never came"
         results.append(made)
     return results
@@ -423,20 +440,20 @@ class Watched(Merge):
     def receive(self, data, count, like):
         return self.inner.receive(data, count, like)
 
-    def ahead(self, a, n, b, rng):
-        return self.inner.ahead(a, n, b, rng)
+    def prepare(self, a, n, b, rng):
+        return self.inner.prepare(a, n, b, rng)
 
-    def merge(self, m, a, n, b, ready):
+    def merge(self, m, a, n, b, prepared):
         self.merges.append((a, b))
-        return self.inner.merge(m, a, n, b, ready)
+        return self.inner.merge(m, a, n, b, prepared)
 
-    def close(self, share, count, rng):
-        data = self.inner.close(share, count, rng)
+    def encode_result(self, share, count, rng):
+        data = self.inner.encode_result(share, count, rng)
         self.closes.append(Sent(share, count, data.numel() * data.element_size()))
         return data
 
-    def finish(self, data, count, like):
-        return self.inner.finish(data, count, like)
+    def decode_result(self, data, count, like):
+        return self.inner.decode_result(data, count, like)
 
 
 def watched(how: Merge, route: Route, workers: int, size: int) -> tuple[Watched, Traffic]:
@@ -671,7 +688,7 @@ def probabilities(
             return torch.full((nbytes,), 255 * received, dtype=torch.uint8)
 
         patch.setattr(bits, "bernoulli", bernoulli)
-        made = all_reduce(rows, how, route, place, Traffic(M))
+        made = in_memory(rows, how, route, place)
         assert {len(drawn) for drawn in odds.values()} == {M - 1}
         weights = [math.prod(drawn) for drawn in odds.values()]
         for j in (made > 0).nonzero()[:, 0].tolist():
@@ -699,8 +716,8 @@ def test_a_bit_is_one_exactly_as_often_as_the_workers_bits_are(route, workers, m
 class ByNumber(OneBit):
     """The thesis's operator read with the worker's number in place of the hop's position."""
 
-    def ahead(self, a, n, b, rng):
-        return super().ahead(rng.worker, n, 1, rng)
+    def prepare(self, a, n, b, rng):
+        return super().prepare(rng.worker, n, 1, rng)
 
 
 @pytest.mark.parametrize("workers", [3, 4, 5])
@@ -733,7 +750,7 @@ def test_merge_takes_the_received_bit_with_odds_a_to_b(monkeypatch):
     monkeypatch.setattr(bits, "bernoulli", bernoulli)
     received = torch.tensor([0b00110011, 0b11111111], dtype=torch.uint8)
     own = torch.tensor([0b01010101, 0b00000000], dtype=torch.uint8)
-    made = OneBit().merge(received, 3, own, 2, OneBit().ahead(3, own, 2, "rng"))
+    made = OneBit().merge(received, 3, own, 2, OneBit().prepare(3, own, 2, "rng"))
     assert asked == [(3, 2, 2, "rng")]
     assert made.tolist() == [0b01010011, 0b10101010]
 
@@ -815,7 +832,7 @@ def test_no_key_is_used_twice(how):
             return keyed.generator(0, purpose, *where)
 
         rows = vectors(workers, 36)
-        all_reduce(list(rows / rows.abs().max()), how, route, rng, Traffic(workers))
+        in_memory(list(rows / rows.abs().max()), how, route, rng)
         assert used
         assert set(used.values()) == {1}
 
@@ -826,7 +843,7 @@ def test_draws_depend_on_the_seed_the_round_and_the_number_of_the_reduction(how)
     rows = rows / rows.abs().max()
 
     def both(t: int, seed: int) -> list[Tensor]:
-        exchange = Exchange(4, None, Ring(), t, seed, Traffic(4))
+        exchange = exchange_of(4, Ring(), t, seed)
         return [exchange.reduce([rows], how), exchange.reduce([rows[:3], rows[3:]], how)]
 
     first, second = both(0, 0)

@@ -568,9 +568,8 @@ SPARSE = topology.ring(60)  # few enough non-zero entries for a sparse product
 
 @each("mode", THREE_MODES)
 def test_mixing_over_many_nodes_is_the_product_with_w(mode, monkeypatch):
-    monkeypatch.setattr(
-        "undrift.engine.collectives.inprocess.BLOCK", 120
-    )  # two columns at a time in groups
+    # Nodes in groups are mixed two columns at a time.
+    monkeypatch.setattr("undrift.engine.collectives.base.BLOCK", 120)
     problem = bed(clients=60, seed=1)
     run = begin(ud.DSGD(lr=0.2), problem, links=SPARSE, rounds=2, k=2, **mode)
     x = START.expand(60, D)

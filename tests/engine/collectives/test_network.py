@@ -30,7 +30,7 @@ def test_vectors_that_travel_together_end_as_each_by_itself(found):
 
 
 def test_everybody_learns_who_is_not_finite_on_every_route(found):
-    assert [each["flagged"] for each in found] == [[1] * len(job.ROUTES[3])] * 3
+    assert [each["flagged"] for each in found] == [[[1]] * len(job.ROUTES[3])] * 3
 
 
 def test_a_message_out_of_step_is_refused_with_its_sender(found):

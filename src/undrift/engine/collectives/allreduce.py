@@ -1,246 +1,177 @@
-"""All-reduce between processes: the schedules and merges of the simulator, over real links.
+"""All-reduce over a route, for workers in one process and in several.
 
-In every hop the messages are on their way while this rank packs its own share of what is coming,
-draws the random words the merge will need, and unpacks what came before; so that only the merge
-itself, a few bit operations, waits for the link.
+A rank runs the state machine of `Reduction` for all of its workers. In every hop the messages to
+other ranks are on their way while the rank draws the random words that its merges will need and
+decodes the results that came before, so that only the merge itself, a few bit operations, waits for
+the link. Messages between workers of one rank stay in memory; a single rank has no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from undrift import keyed
-from undrift.comm.routes import Piece, Route
+from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
-from undrift.engine.collectives.inprocess import Traffic
-from undrift.engine.collectives.schedule import Hop, Message, Part, RankBlocks, rank_schedule
-from undrift.engine.execution.cohort import finite_rows
-from undrift.engine.processes.transport import Incoming, Outgoing, Received, Transport
+from undrift.engine.collectives.reduction import Draws, Reduction
+from undrift.engine.collectives.schedule import Hop, Message, rank_schedule
+from undrift.engine.collectives.traffic import Traffic
+from undrift.engine.processes.transport import Incoming, Outgoing, Received
 
-Draws = Callable[
-    ..., np.random.Generator
-]  # (purpose, worker, start, ...) -> a generator of its own
+
+class Pending(Protocol):
+    """Messages that are on their way."""
+
+    def wait(self) -> list[Received]:
+        """Return the messages for this rank once all of them have come."""
+        ...
+
+
+class MessageTransport(Protocol):
+    """Brings messages from rank to rank; `Transport` does it between processes."""
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this rank."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks."""
+        ...
+
+    def exchange(
+        self, outgoing: Sequence[Outgoing], incoming: Sequence[Incoming], flag: int = 0
+    ) -> Pending:
+        """Start to send and to receive, and return at once."""
+        ...
+
+
+class Reduced(NamedTuple):
+    """The outcome of an all-reduce, which is void if a worker's vectors are not finite."""
+
+    vectors: list[Vector]
+    # Workers whose vectors are not finite: all of them with a single rank, otherwise the one of
+    # them that every rank learns of.
+    not_finite: list[int]
 
 
 def all_reduce(
-    post: Transport,
-    mine: Mapping[int, Sequence[Vector]],
-    how: Merge,
+    transport: MessageTransport,
+    vectors: Mapping[int, Sequence[Vector]],
+    merge: Merge,
     route: Route,
     draws: Sequence[Draws],
     *,
     workers: int | None = None,
     label: str = "all-reduce",
     traffic: Traffic | None = None,
-) -> tuple[list[Vector], int | None]:
-    """Reduce over all workers; every rank calls, with the vectors of its own workers.
+) -> Reduced:
+    """Reduce over all workers; every rank calls with the vectors of its own workers.
 
-    `mine` maps each worker of this rank (`RankBlocks`; one a rank unless `workers` says more) to
-    its vectors, of the same shapes everywhere. They travel together and are reduced one by one, so
-    that the result does not depend on which go together; `draws[v](purpose, worker, start, ...)`
-    makes the generator of one operation on vector v. Returns the results and a worker whose vectors are
-    not finite, if there is one: all ranks learn the same of it.
+    `vectors` maps each worker of this rank (`RankBlocks`; one worker for each rank if `workers` is
+    None) to its vectors, which have the same shapes everywhere. They travel together and are
+    reduced one by one, so that the result does not depend on which vectors travel together.
+    `draws[v]` makes the generators of the operations on vector v.
     """
-    workers = post.size if workers is None else workers
-    like = next(iter(mine.values()))
-    sizes = tuple(len(vector) for vector in like)
-    hops = rank_schedule(route, workers, sizes, post.size, post.rank)
-    bad = [worker for worker, own in mine.items() if not _finite(own)]
-    # They need not be sendable, and the result of all is void.
+    workers = transport.size if workers is None else workers
+    not_finite = [worker for worker, own in vectors.items() if not _all_finite(own)]
+    if not_finite and transport.size == 1:
+        return Reduced([], not_finite)
+    # Other ranks wait for messages, so zeros travel in place of values that no merge could encode.
     sendable = {
-        worker: [torch.zeros_like(v) for v in own] if worker in bad else own
-        for worker, own in mine.items()
+        worker: [torch.zeros_like(v) for v in own] if worker in not_finite else own
+        for worker, own in vectors.items()
     }
-    state = _Reduction(workers, sendable, how, draws, flag=min(bad, default=-1) + 1)
-    if not hops:  # a worker alone
-        for v, size in enumerate(sizes):
-            state.close(0, v, Piece(0, size))
+    reduction = Reduction(workers, sendable, merge, draws, flag=min(not_finite, default=-1) + 1)
+    sizes = tuple(len(vector) for vector in reduction.like)
+    hops = rank_schedule(route, workers, sizes, transport.size, transport.rank)
     for number, hop in enumerate(hops):
-        out = [[state.outgoing(hop, m.sender, part) for part in m.parts] for m in hop.sends]
-        here: dict[tuple[int, int], list[Tensor]] = {}
-        letters, expected = [], []
-        for message, datas in zip(hop.sends, out, strict=True):
-            if traffic is not None:
-                for part, data in zip(message.parts, datas, strict=True):
-                    width = part.piece.stop - part.piece.start
-                    traffic.carry(message.sender, message.receiver, len(data), width)
-            rank = RankBlocks(workers, post.size).owner(message.receiver)
-            if rank == post.rank:
-                here[message.sender, message.receiver] = datas
-            else:
-                letters += _letters(rank, f"{label}, hop {number}", message, datas, hop, state)
-        for message in hop.comes:
-            rank = RankBlocks(workers, post.size).owner(message.sender)
-            if rank != post.rank:
-                expected += _expectations(rank, f"{label}, hop {number}", message, hop, state)
-        transit = post.exchange(letters, expected, state.flag)
-        state.prepare(hop)
-        came = iter(transit.wait())
-        for message in hop.comes:
-            datas = here.get((message.sender, message.receiver)) or _open(came, message, hop, state)
-            for part, data in zip(message.parts, datas, strict=True):
-                state.incoming(hop, message.receiver, part, data)
+        _run_hop(transport, reduction, hop, f"{label}, hop {number}", traffic)
+    return Reduced(reduction.results(), [reduction.flag - 1] if reduction.flag else [])
+
+
+def _run_hop(
+    transport: MessageTransport,
+    reduction: Reduction,
+    hop: Hop,
+    label: str,
+    traffic: Traffic | None,
+) -> None:
+    encoded = [(message, reduction.encode(hop, message)) for message in hop.sends]
+    local: dict[tuple[int, int], list[Tensor]] = {}
+    outgoing: list[Outgoing] = []
+    for message, buffers in encoded:
         if traffic is not None:
-            traffic.hops += 1
-    return state.results(), (state.flag - 1 if state.flag else None)
+            for part, data in zip(message.parts, buffers, strict=True):
+                width = part.piece.stop - part.piece.start
+                traffic.add(message.sender, message.receiver, data.numel(), width)
+        if message.receiver_rank == transport.rank:
+            local[message.sender, message.receiver] = buffers
+        else:
+            outgoing += _outgoing(reduction, hop, message, buffers, label)
+    incoming: list[Incoming] = []
+    for message in hop.comes:
+        if message.sender_rank != transport.rank:
+            incoming += _incoming(reduction, hop, message, label)
+    pending = transport.exchange(outgoing, incoming, reduction.flag)
+    reduction.prepare(hop)
+    received = iter(pending.wait())
+    for message in hop.comes:
+        if message.sender_rank == transport.rank:
+            buffers = local.pop((message.sender, message.receiver))
+        else:
+            buffers = _buffers(reduction, hop, message, received)
+        for part, data in zip(message.parts, buffers, strict=True):
+            reduction.accept(hop, message.receiver, part, data)
+    if traffic is not None:
+        traffic.hops += 1
 
 
-class _Reduction:
-    """The shares and finished pieces of this rank's workers on their way through an all-reduce."""
-
-    def __init__(
-        self,
-        workers: int,
-        mine: Mapping[int, Sequence[Vector]],
-        how: Merge,
-        draws: Sequence[Draws],
-        flag: int,
-    ) -> None:
-        self.workers, self.mine, self.how, self.flag = workers, mine, how, flag
-        self._draws = draws
-        self._first = min(mine)  # whose result this rank keeps; all workers' are the same
-        self.like = mine[self._first]
-        self._shares: dict[tuple[int, int, Piece], Any] = {}
-        self._ready: dict[tuple[int, int, Piece], Any] = {}
-        self._done: dict[tuple[int, int, Piece], Tensor] = {}
-        self._unread: list[tuple[int, Piece]] = []  # finished pieces not yet unpacked
-        self._results = [_room(vector) for vector in self.like]
-
-    def _rng(self, vector: int, purpose: str, *place: int) -> np.random.Generator:
-        if purpose not in self.how.draws:
-            return _UNUSED
-        return self._draws[vector](purpose, *place)
-
-    def _share(self, worker: int, v: int, piece: Piece) -> Any:
-        if (worker, v, piece) not in self._shares:
-            own = self.mine[worker][v][slice(*piece)]
-            rng = self._rng(v, "start", worker, piece.start)
-            self._shares[worker, v, piece] = self.how.start(own, rng)
-        return self._shares[worker, v, piece]
-
-    def outgoing(self, hop: Hop, worker: int, part: Part) -> Tensor:
-        v, piece = part.vector, part.piece
-        if not hop.merging:
-            return self.close(worker, v, piece)
-        share = self._share(worker, v, piece)
-        del self._shares[worker, v, piece]  # it is sent once
-        rng = self._rng(v, "send", worker, piece.start, part.stands_for)
-        return self.how.send(share, part.stands_for, rng)
-
-    def close(self, worker: int, v: int, piece: Piece) -> Tensor:
-        if (worker, v, piece) not in self._done:
-            share = self._share(worker, v, piece)
-            rng = self._rng(v, "close", worker, piece.start)
-            self._finish(worker, v, piece, self.how.close(share, self.workers, rng))
-        return self._done[worker, v, piece]
-
-    def prepare(self, hop: Hop) -> None:
-        """What can be done while the messages of a hop are on their way."""
-        self._unpack()
-        if not hop.merging:
-            return
-        seen: set[tuple[int, int, Piece]] = set()
-        for message in hop.comes:
-            for part in message.parts:
-                place = message.receiver, part.vector, part.piece
-                # Of several shares for one place only the first meets the share that is there now.
-                if part.before and place not in seen:
-                    self._ready[place] = self._ahead(message.receiver, part)
-                seen.add(place)
-
-    def _ahead(self, worker: int, part: Part) -> Any:
-        v, piece = part.vector, part.piece
-        rng = self._rng(v, "merge", worker, piece.start, part.stands_for, part.before)
-        return self.how.ahead(part.stands_for, self._share(worker, v, piece), part.before, rng)
-
-    def incoming(self, hop: Hop, worker: int, part: Part, data: Tensor) -> None:
-        v, piece = part.vector, part.piece
-        place = worker, v, piece
-        if not hop.merging:
-            self._finish(worker, v, piece, data)
-            return
-        came = self.how.receive(data, part.stands_for, self.like[v][slice(*piece)])
-        if not part.before:  # a server has no vector of its own
-            self._shares[place] = came
-            return
-        ready = self._ready.pop(place) if place in self._ready else self._ahead(worker, part)
-        own = self._share(worker, v, piece)
-        self._shares[place] = self.how.merge(came, part.stands_for, own, part.before, ready)
-
-    def _finish(self, worker: int, v: int, piece: Piece, data: Tensor) -> None:
-        self._done[worker, v, piece] = data
-        if worker == self._first:
-            self._unread.append((v, piece))
-
-    def _unpack(self) -> None:
-        for v, piece in self._unread:
-            data = self._done[self._first, v, piece]
-            self.how.finish_into(self._results[v][slice(*piece)], data, self.workers)
-        self._unread.clear()
-
-    def results(self) -> list[Vector]:
-        self._unpack()
-        return self._results
-
-
-def _room(like: Vector) -> Vector:
-    """Memory for a result, in NumPy's huge pages: small ones cost as much as filling them."""
-    if like.device.type != "cpu":
-        return torch.empty_like(like)
-    return torch.from_numpy(np.empty(like.nbytes, np.uint8)).view(like.dtype)
-
-
-_UNUSED = keyed.generator(0, "unused")
-
-
-def _finite(vectors: Sequence[Vector]) -> bool:
-    return all(bool(finite_rows(vector[None]).all()) for vector in vectors)
-
-
-def _length(part: Part, hop: Hop, state: _Reduction) -> int | None:
-    like = state.like[part.vector][slice(*part.piece)]
-    count = part.stands_for if hop.merging else state.workers
-    return state.how.nbytes(like, count, closed=not hop.merging)
+def _all_finite(vectors: Sequence[Vector]) -> bool:
+    # A finite sum shows that all entries are finite, but the sum of finite entries may overflow.
+    return all(math.isfinite(v.sum().item()) or bool(v.isfinite().all()) for v in vectors)
 
 
 def _label(label: str, message: Message) -> str:
     return f"{label}, worker {message.sender} to {message.receiver}"
 
 
-def _letters(
-    rank: int, label: str, message: Message, datas: list[Tensor], hop: Hop, state: _Reduction
+def _outgoing(
+    reduction: Reduction, hop: Hop, message: Message, buffers: list[Tensor], label: str
 ) -> list[Outgoing]:
-    """One letter, or one for each part where lengths are not known beforehand."""
-    label = _label(label, message)
-    if any(_length(part, hop, state) is None for part in message.parts):
-        return [Outgoing(rank, label, data) for data in datas]
-    return [Outgoing(rank, label, datas[0] if len(datas) == 1 else torch.cat(datas))]
+    """Return one message to another rank, or one for each part if lengths are not known before."""
+    rank, label = message.receiver_rank, _label(label, message)
+    if any(reduction.length(hop, part) is None for part in message.parts):
+        return [Outgoing(rank, label, data) for data in buffers]
+    return [Outgoing(rank, label, buffers[0] if len(buffers) == 1 else torch.cat(buffers))]
 
 
-def _expectations(
-    rank: int, label: str, message: Message, hop: Hop, state: _Reduction
-) -> list[Incoming]:
-    lengths = [_length(part, hop, state) for part in message.parts]
-    label = _label(label, message)
+def _incoming(reduction: Reduction, hop: Hop, message: Message, label: str) -> list[Incoming]:
+    """Return what `_outgoing` sends, as its receiver expects it."""
+    rank, label = message.sender_rank, _label(label, message)
+    lengths = [reduction.length(hop, part) for part in message.parts]
     known = [length for length in lengths if length is not None]
     if len(known) < len(lengths):
         return [Incoming(rank, label, None) for _ in lengths]
     return [Incoming(rank, label, sum(known))]
 
 
-def _open(came: Any, message: Message, hop: Hop, state: _Reduction) -> list[Tensor]:
-    """The parts of the next message that came, one after another."""
-    lengths = [_length(part, hop, state) for part in message.parts]
+def _buffers(
+    reduction: Reduction, hop: Hop, message: Message, received: Iterator[Received]
+) -> list[Tensor]:
+    """Return the bytes of the message's parts, read from the next of the received messages."""
+    lengths = [reduction.length(hop, part) for part in message.parts]
     known = [length for length in lengths if length is not None]
-    arrived: list[Received] = [next(came) for _ in (lengths if len(known) < len(lengths) else [0])]
-    # Whoever is not finite reaches everybody with the pieces.
-    state.flag = max(state.flag, *(each.flag for each in arrived))
-    if len(arrived) == len(lengths):
-        return [each.data for each in arrived]
-    # Clones, because a part may begin where no float can.
-    return [part.clone() for part in torch.split(arrived[0].data, known)]
+    count = 1 if len(known) == len(lengths) else len(lengths)
+    messages = [next(received) for _ in range(count)]
+    # The flag goes on with every later message, so that it reaches all ranks as the pieces do.
+    reduction.flag = max(reduction.flag, *(each.flag for each in messages))
+    if len(messages) == len(lengths):
+        return [each.data for each in messages]
+    # The parts are copied, because a part may begin at an address where no float can.
+    return [part.clone() for part in torch.split(messages[0].data, known)]

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from undrift.engine.collectives.inprocess import BLOCK, Rows, Traffic
-from undrift.engine.collectives.schedule import RankBlocks
+from undrift.engine.collectives.base import Rows, weighted_sums
+from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.processes.transport import Incoming, Outgoing, Transport
+from undrift.engine.world import RankBlocks
 from undrift.topology import Topology
 
 
 class _Neighbours(NamedTuple):
-    """Who needs whose rows, seen from one rank."""
+    """Says who needs whose rows, seen from one rank."""
 
     needed: list[int]  # nodes whose rows this rank's nodes mix, its own included
     sends: dict[int, list[int]]  # to each other rank: own nodes
     comes: dict[int, list[int]]  # from each other rank: its nodes
     weights: Tensor  # (own nodes, needed)
-    edges: tuple[Any, Any]  # senders and receivers of this rank's outgoing links
-    linked: bool  # whether anybody is
+    senders: NDArray[np.intp]  # of this rank's outgoing links
+    receivers: NDArray[np.intp]
+    linked: bool  # whether any two nodes of the topology are linked
 
 
 @lru_cache(maxsize=8)
@@ -42,61 +45,71 @@ def _neighbours(topology: Topology, ranks: int, rank: int) -> _Neighbours:
     senders = senders + own.start
     apart = senders != receivers
     return _Neighbours(
-        needed,
-        {r: nodes for r, nodes in sends.items() if nodes},
-        {r: nodes for r, nodes in comes.items() if nodes},
-        torch.tensor(W[list(own)][:, needed]),
-        (senders[apart], receivers[apart]),
-        bool(np.count_nonzero(W - np.diag(np.diag(W)))),
+        needed=needed,
+        sends={r: nodes for r, nodes in sends.items() if nodes},
+        comes={r: nodes for r, nodes in comes.items() if nodes},
+        weights=torch.tensor(W[list(own)][:, needed]),
+        senders=senders[apart],
+        receivers=receivers[apart],
+        linked=bool(np.count_nonzero(W - np.diag(np.diag(W)))),
     )
 
 
 def mix(
-    post: Transport, topology: Topology, leaves: Sequence[Rows], *, label: str, traffic: Traffic
+    transport: Transport,
+    topology: Topology,
+    leaves: Sequence[Rows],
+    *,
+    label: str,
+    traffic: Traffic,
 ) -> list[Rows]:
-    """sum_j W_ij v_j for the nodes of this rank; a row goes once to each rank that needs it."""
-    links = _neighbours(topology, post.size, post.rank)
-    own = RankBlocks(topology.size, post.size).of(post.rank)
+    """Return sum_j W_ij v_j for the nodes i of this rank.
+
+    A row is sent once to each rank that needs it.
+    """
+    links = _neighbours(topology, transport.size, transport.rank)
+    own = RankBlocks(topology.size, transport.size).of(transport.rank)
     rows = [
-        dict(zip(own, (row.reshape(-1) for some in parts for row in some), strict=True))
-        for parts in leaves
+        dict(zip(own, (row.reshape(-1) for group in groups for row in group), strict=True))
+        for groups in leaves
     ]
-    letters = [
-        Outgoing(rank, f"{label}, mix", torch.cat([_raw(held[j]) for held in rows for j in nodes]))
+    examples = [of_node[own[0]] for of_node in rows]  # one row of each leaf
+    width = sum(_raw(row).numel() for row in examples)
+    label = f"{label}, mix"
+    outgoing = [
+        Outgoing(rank, label, torch.cat([_raw(of_node[j]) for of_node in rows for j in nodes]))
         for rank, nodes in links.sends.items()
     ]
-    width = sum(_raw(held[own[0]]).numel() for held in rows)
-    expected = [
-        Incoming(rank, f"{label}, mix", width * len(nodes)) for rank, nodes in links.comes.items()
-    ]
-    transit = post.exchange(letters, expected)
-    senders, receivers = links.edges
-    traffic.links[senders, receivers] += width
-    traffic.coordinates += sum(held[own[0]].numel() for held in rows) * len(senders)
+    incoming = [Incoming(rank, label, width * len(nodes)) for rank, nodes in links.comes.items()]
+    pending = transport.exchange(outgoing, incoming)
+    traffic.links[links.senders, links.receivers] += width
+    traffic.coordinates += sum(row.numel() for row in examples) * len(links.senders)
     traffic.hops += links.linked
-    for nodes, arrived in zip(links.comes.values(), transit.wait(), strict=True):
-        sizes = [held[own[0]].numel() for held in rows for _ in nodes]
-        dtypes = [held[own[0]].dtype for held in rows for _ in nodes]
-        parts = torch.split(
-            arrived.data, [n * dtype.itemsize for n, dtype in zip(sizes, dtypes, strict=True)]
-        )
-        places = [(held, j) for held in rows for j in nodes]
-        for (held, j), part, dtype in zip(places, parts, dtypes, strict=True):
-            held[j] = part.clone().view(dtype)
-    return [_weighed(links, held, parts) for held, parts in zip(rows, leaves, strict=True)]
+    for nodes, received in zip(links.comes.values(), pending.wait(), strict=True):
+        _read_rows(received.data, nodes, examples, rows)
+    return [_mixed(links, of_node, groups) for of_node, groups in zip(rows, leaves, strict=True)]
 
 
-def _weighed(links: _Neighbours, held: dict[int, Tensor], parts: Rows) -> Rows:
-    """The weighted sums in the shapes of `parts`, block by block of columns."""
-    flats = [torch.empty(len(some), some[0].numel(), dtype=some.dtype) for some in parts]
-    W = links.weights.to(flats[0].dtype)
-    width = max(1, BLOCK // len(links.needed))
-    for start in range(0, flats[0].shape[1], width):
-        columns = slice(start, start + width)
-        block = W @ torch.stack([held[j][columns] for j in links.needed])
-        for some, new in zip(flats, torch.split(block, [len(f) for f in flats]), strict=True):
-            some[:, columns] = new
-    return [flat.view(some.shape) for flat, some in zip(flats, parts, strict=True)]
+def _read_rows(
+    data: Tensor, nodes: list[int], examples: list[Tensor], rows: list[dict[int, Tensor]]
+) -> None:
+    """Write the rows of another rank's nodes into `rows`, leaf by leaf."""
+    places = [
+        (of_node, example, j)
+        for of_node, example in zip(rows, examples, strict=True)
+        for j in nodes
+    ]
+    parts = torch.split(data, [example.nbytes for _, example, _ in places])
+    for (of_node, example, j), part in zip(places, parts, strict=True):
+        of_node[j] = part.clone().view(example.dtype)  # a part may begin where no float can
+
+
+def _mixed(links: _Neighbours, of_node: dict[int, Tensor], groups: Rows) -> Rows:
+    """Return the weighted sums of one leaf in the shapes of `groups`."""
+    flats = [of_node[j][None] for j in links.needed]
+    weights = links.weights.to(flats[0].dtype)
+    sums = weighted_sums(weights, flats, [len(group) for group in groups])
+    return [flat.view(group.shape) for flat, group in zip(sums, groups, strict=True)]
 
 
 def _raw(row: Tensor) -> Tensor:

@@ -1,44 +1,29 @@
 """A route's schedule, cut down to what one rank has to do.
 
 Workers 0, ..., M - 1 are spread over the ranks in blocks. Which share stands for how many workers
-follows from the schedule alone, so every rank knows beforehand what will come to it, and a route
-that would lose or repeat a share is refused before anything is sent.
+follows from the schedule alone, so every rank knows beforehand which messages it will receive, and
+a route that would lose or repeat a share is refused; between processes before anything is sent.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple
 
 from undrift.comm.routes import Piece, Route, Step
+from undrift.engine.world import RankBlocks
 from undrift.errors import UndriftError
 
-
-@dataclass(frozen=True)
-class RankBlocks:
-    """Which workers live on which rank: consecutive ones, as even as can be, the larger first."""
-
-    workers: int
-    ranks: int
-
-    def of(self, rank: int) -> range:
-        size, larger = divmod(self.workers, self.ranks)
-        start = rank * size + min(rank, larger)
-        return range(start, start + size + (rank < larger))
-
-    def owner(self, worker: int) -> int:
-        """A server, worker number M, lives on rank 0."""
-        size, larger = divmod(self.workers, self.ranks)
-        if worker >= self.workers:
-            return 0
-        if worker < larger * (size + 1):
-            return worker // (size + 1)
-        return larger + (worker - larger * (size + 1)) // size
+MOST_CACHED = 256  # workers of one rank; a ring of M workers has 2 M (M - 1) messages
 
 
-class Part(NamedTuple):
+class MessagePart(NamedTuple):
+    """A part of a message is the share or the result of one piece of one vector."""
+
     vector: int  # which of the vectors that travel together
     piece: Piece
     stands_for: int  # workers that the share sent stands for
@@ -46,25 +31,45 @@ class Part(NamedTuple):
 
 
 class Message(NamedTuple):
+    """A message brings parts from one worker to another in one hop."""
+
     sender: int
     receiver: int
-    parts: tuple[Part, ...]
+    sender_rank: int
+    receiver_rank: int
+    parts: tuple[MessagePart, ...]
 
 
 class Hop(NamedTuple):
+    """A hop holds the messages of one step of a route that concern one rank."""
+
     merging: bool
     sends: list[Message]  # by workers of this rank
     comes: list[Message]  # to workers of this rank, in the order in which they are merged
 
 
-@lru_cache(maxsize=64)
 def rank_schedule(
     route: Route, workers: int, sizes: tuple[int, ...], ranks: int, rank: int
+) -> Iterable[Hop]:
+    """Return the hops of one rank in an all-reduce of vectors of these sizes."""
+    if ranks == 1 and workers > MOST_CACHED:  # the messages would take more memory than the vectors
+        return _hops(route, workers, sizes, ranks, rank)
+    return _cached_hops(route, workers, sizes, ranks, rank)
+
+
+@lru_cache(maxsize=64)
+def _cached_hops(
+    route: Route, workers: int, sizes: tuple[int, ...], ranks: int, rank: int
 ) -> list[Hop]:
-    """A route's schedule for vectors of these sizes, cut down to what one rank has to do."""
+    return list(_hops(route, workers, sizes, ranks, rank))
+
+
+def _hops(
+    route: Route, workers: int, sizes: tuple[int, ...], ranks: int, rank: int
+) -> Iterator[Hop]:
     blocks = RankBlocks(workers, ranks)
-    progress = _Progress()
-    hops = []
+    progress = _Progress(route, workers)
+    hops = 0
     for together in zip_longest(*(route.steps(workers, size) for size in sizes)):
         steps = [step for step in together if step is not None]
         if len(steps) < len(together) or len({step.merging for step in steps}) > 1:
@@ -72,70 +77,83 @@ def rank_schedule(
                 f"Vectors of several sizes need a route with as many steps for each, got {route}; "
                 "use a ring, a torus or a tree."
             )
-        hops.append(_cut_down(steps, workers, blocks, rank, progress))
-    for worker in blocks.of(rank) if hops else ():
-        for v, size in enumerate(sizes):
-            held = {p for w, u, p in progress.complete if (w, u) == (worker, v)}
-            covered = sum(piece.stop - piece.start for piece in held)
-            if covered != size:
-                raise UndriftError(
-                    f"A route needs to bring all {size} coordinates to every worker, got {covered} "
-                    f"for worker {worker} of {route}."
-                )
-    return hops
+        yield _hop(steps, blocks, rank, progress)
+        hops += 1
+    if hops or workers > 1:  # a single worker may have no hops, since it has the result already
+        progress.require_complete(blocks.of(rank), sizes)
 
 
 @dataclass
 class _Progress:
-    """How far a route has come, for (worker, vector, piece)."""
+    """Follows the shares of (worker, vector, piece) along a route and refuses a bad route."""
 
+    route: Route
+    workers: int
     counts: dict[tuple[int, int, Piece], int] = field(default_factory=dict)  # where not one
     sent: set[tuple[int, int, Piece]] = field(default_factory=set)
     complete: set[tuple[int, int, Piece]] = field(default_factory=set)
 
+    def count(self, worker: int, vector: int, piece: Piece) -> int:
+        """Return how many workers the share stands for; a server begins without a share."""
+        return self.counts.get((worker, vector, piece), 0 if worker == self.workers else 1)
 
-def _cut_down(
-    steps: list[Step],
-    workers: int,
-    blocks: RankBlocks,
-    rank: int,
-    progress: _Progress,
-) -> Hop:
+    def merge(self, sender: int, receiver: int, vector: int, piece: Piece, stands_for: int) -> None:
+        """Move a share into the receiver's."""
+        if (sender, vector, piece) in self.sent:
+            raise UndriftError(
+                f"A route needs to send a share once, got {piece} of worker {sender} twice in "
+                f"{self.route}."
+            )
+        self.sent.add((sender, vector, piece))
+        self.counts[receiver, vector, piece] = stands_for + self.count(receiver, vector, piece)
+
+    def copy(self, sender: int, receiver: int, vector: int, piece: Piece, stands_for: int) -> None:
+        """Copy a result to the receiver."""
+        if stands_for != self.workers:
+            raise UndriftError(
+                f"A route needs to merge all {self.workers} workers before it copies, got "
+                f"{stands_for} in {piece} of {self.route}."
+            )
+        self.complete |= {(sender, vector, piece), (receiver, vector, piece)}
+        self.counts[receiver, vector, piece] = self.workers
+
+    def require_complete(self, own: range, sizes: tuple[int, ...]) -> None:
+        """Refuse a route that does not bring the whole result to each of the workers in `own`."""
+        covered: Counter[tuple[int, int]] = Counter()
+        for worker, vector, piece in self.complete:
+            covered[worker, vector] += piece.stop - piece.start
+        for worker in own:
+            for vector, size in enumerate(sizes):
+                if covered[worker, vector] != size:
+                    raise UndriftError(
+                        f"A route needs to bring all {size} coordinates to every worker, got "
+                        f"{covered[worker, vector]} for worker {worker} of {self.route}."
+                    )
+
+
+def _hop(steps: list[Step], blocks: RankBlocks, rank: int, progress: _Progress) -> Hop:
+    """Return one step of each vector, cut down to the messages of one rank."""
     merging = steps[0].merging
-    messages: dict[tuple[int, int], list[Part]] = {}
-
-    def count(worker: int, v: int, piece: Piece) -> int:
-        return progress.counts.get((worker, v, piece), 0 if worker == workers else 1)
-
-    alive = [
-        (v, send)
-        for v, step in enumerate(steps)
+    parts: dict[tuple[int, int], list[MessagePart]] = {}
+    sends = [
+        (vector, send, progress.count(send.sender, vector, send.piece))
+        for vector, step in enumerate(steps)
         for send in step.sends
         if send.piece.stop > send.piece.start
     ]
-    leaving = [count(send.sender, v, send.piece) for v, send in alive]
-    for (v, send), stands_for in zip(alive, leaving, strict=True):
-        sender, receiver, piece = send
-        before = count(receiver, v, piece)
-        if merging:
-            if (sender, v, piece) in progress.sent:
-                raise UndriftError(f"A route needs to send a share once, got {send} twice.")
-            progress.sent.add((sender, v, piece))
-            progress.counts[receiver, v, piece] = stands_for + before
-        else:
-            if stands_for != workers:
-                raise UndriftError(
-                    f"A route needs to merge all {workers} workers before it copies, got "
-                    f"{stands_for} in {piece}."
-                )
-            progress.complete |= {(sender, v, piece), (receiver, v, piece)}
-            progress.counts[receiver, v, piece] = workers
+    move = progress.merge if merging else progress.copy
+    for vector, (sender, receiver, piece), stands_for in sends:
+        before = progress.count(receiver, vector, piece)
+        move(sender, receiver, vector, piece, stands_for)
         if rank in (blocks.owner(sender), blocks.owner(receiver)):
-            parts = messages.setdefault((sender, receiver), [])
-            parts.append(Part(v, piece, stands_for, before))
-    whole = [Message(*ends, tuple(parts)) for ends, parts in messages.items()]
+            part = MessagePart(vector, piece, stands_for, before)
+            parts.setdefault((sender, receiver), []).append(part)
+    messages = [
+        Message(sender, receiver, blocks.owner(sender), blocks.owner(receiver), tuple(own))
+        for (sender, receiver), own in parts.items()
+    ]
     return Hop(
         merging,
-        [message for message in whole if blocks.owner(message.sender) == rank],
-        [message for message in whole if blocks.owner(message.receiver) == rank],
+        [message for message in messages if message.sender_rank == rank],
+        [message for message in messages if message.receiver_rank == rank],
     )

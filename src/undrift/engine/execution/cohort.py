@@ -262,7 +262,7 @@ def _not_finite(uploads: Any, group: Group) -> list[int]:
     finite = torch.ones(len(group.ids), dtype=torch.bool, device=group.device)
     for leaf in tree.leaves(uploads):
         if leaf.is_floating_point():
-            finite &= finite_rows(leaf)
+            finite &= tree.finite_rows(leaf)
     return [int(i) for i, fine in zip(group.ids, finite, strict=True) if not fine]
 
 
@@ -270,11 +270,3 @@ def _add(total: Any, weights: Tensor, uploads: Any) -> Any:
     """total + sum_i w_i upload_i, leaf by leaf."""
     mean = tree.map(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, 1), uploads)
     return mean if total is None else tree.map(Tensor.add_, total, mean)
-
-
-def finite_rows(leaf: Tensor) -> Tensor:
-    """(clients,) whether every entry of a client's row is finite."""
-    rows = leaf.reshape(len(leaf), -1)
-    # One reduction as a rule: a sum is not finite where an entry is not, or where it overflows.
-    finite = rows.sum(1).isfinite()
-    return finite if finite.all() else rows.isfinite().all(1)

@@ -14,9 +14,8 @@ from torch.func import vmap
 
 from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
-from undrift.engine.collectives.inprocess import Collective, Exchange, PeerComm
-from undrift.engine.collectives.network import WireExchange
-from undrift.engine.execution.cohort import Mode, elements_per_step, finite_rows
+from undrift.engine.collectives.base import Collective, Exchange, PeerComm
+from undrift.engine.execution.cohort import Mode, elements_per_step
 from undrift.engine.execution.local import Group, LocalLoop, Meter
 from undrift.engine.execution.lockstep import run_lockstep
 from undrift.engine.plan import Plan, Planner
@@ -69,7 +68,7 @@ class PeerExecutor:
         algorithm: Peer[Any],
         plan: Plan,
         nodes: Nodes,
-        exchange: Exchange | WireExchange,
+        exchange: Exchange,
         meter: Meter,
     ) -> Nodes:
         """The next states of this process's nodes; nothing given is changed."""
@@ -86,7 +85,7 @@ class PeerExecutor:
         for group in groups:
             meter.add(group.meter)
         # Who sent it first: what it has spread to is not at fault.
-        self.world.agree(sorted(exchange.bad), plan.t + 1, "messages")
+        self.world.agree(sorted(exchange.not_finite), plan.t + 1, "messages")
         bad = _not_finite(new, self.world.nodes(exchange.size))
         self.world.agree(sorted(bad), plan.t + 1, "models")
         return new
@@ -96,7 +95,7 @@ class PeerExecutor:
         run: Callable[[Group, Nodes, Comm], Nodes],
         groups: list[Group],
         nodes: Nodes,
-        exchange: Exchange | WireExchange,
+        exchange: Exchange,
     ) -> Nodes:
         bounds = np.cumsum([0, *(len(group.ids) for group in groups)]).tolist()
         new = tree.map(torch.empty_like, nodes)
@@ -182,5 +181,5 @@ def _alone(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
 
 def _not_finite(nodes: Nodes, numbers: range) -> set[int]:
     floating = [leaf for leaf in tree.leaves(nodes) if leaf.is_floating_point()]
-    finite = torch.stack([finite_rows(leaf) for leaf in floating]).all(0)
+    finite = torch.stack([tree.finite_rows(leaf) for leaf in floating]).all(0)
     return {i for i, fine in zip(numbers, finite.tolist(), strict=True) if not fine}

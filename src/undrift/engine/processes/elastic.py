@@ -1,7 +1,7 @@
 """`undrift run --processes n`: the same command in n processes, started again when one is lost.
 
 torch's own elastic agent does the work. A worker that ends with an error that would come again,
-such as a diverged run, reports its exit code in a file and is not restarted; one that was lost is.
+such as a diverged run, reports its exit code in a file and is not restarted; a lost worker is.
 """
 
 from __future__ import annotations
@@ -20,47 +20,46 @@ from undrift.engine.processes.rendezvous import launched, restarts
 from undrift.engine.processes.workers import threads_for
 from undrift.errors import WorkerError
 
-RESTARTS = 3
 _RESULT = "UNDRIFT_RESULT"  # the environment variable that names the folder of exit codes
 
 
 def rank() -> int:
-    """Of this process among those that torchrun has started; 0 when it is alone."""
+    """Return the rank of this process among torchrun's; 0 if torchrun has not started it."""
     return int(os.environ["RANK"]) if launched() and "RANK" in os.environ else 0
 
 
 def without_option(arguments: Sequence[str], option: str) -> list[str]:
-    """A command line without an option and its value."""
-    kept, skip = [], False
+    """Return a command line without an option and its value."""
+    rest, skip = [], False
     for argument in arguments:
         if skip or argument == option or argument.startswith(f"{option}="):
             skip = argument == option and not skip
             continue
-        kept.append(argument)
-    return kept
+        rest.append(argument)
+    return rest
 
 
 def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) -> int:
-    """Run `python -m undrift ARGUMENTS` in so many processes; the exit code."""
+    """Run `python -m undrift ARGUMENTS` in so many processes and return the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
     before = dict(os.environ)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads_for(processes)))
-    # Without it workers of a second attempt may read the addresses of the first, and fail again.
+    # With a shared store, workers of a second attempt could read the addresses of the first.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    logging.disable(logging.CRITICAL)  # of the agent, the only thing that this process still does
+    logging.disable(logging.CRITICAL)  # from here on only the agent runs in this process
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder)
         os.environ[_RESULT] = folder
-        given = ["--standalone", "--nproc-per-node", str(processes), "--monitor-interval", "0.1"]
-        given += ["--max-restarts", str(max_restarts), "-m", "undrift", *arguments]
+        options = ["--standalone", "--nproc-per-node", str(processes), "--monitor-interval", "0.1"]
+        options += ["--max-restarts", str(max_restarts), "-m", "undrift", *arguments]
         try:
-            run(parse_args(given))  # type: ignore[no-untyped-call]
+            run(parse_args(options))  # type: ignore[no-untyped-call]
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            if failure.exitcode < 0:  # it could not say it itself
+            if failure.exitcode < 0:  # a killed process cannot report its end
                 raise WorkerError(
                     f"Rank {rank} was killed by signal {-failure.exitcode}; start again with "
                     "--resume if it was saved.",
@@ -80,7 +79,7 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
 
 
 def end_with_parent() -> None:
-    """In a worker of `in_processes`: end when the process that started it has gone."""
+    """End a worker of `in_processes` when the process that started it has gone."""
     if os.environ.get(_RESULT) is None or not launched():
         return
     parent = os.getppid()
@@ -94,7 +93,7 @@ def end_with_parent() -> None:
 
 
 def leave(code: int, error: BaseException | None = None) -> None:
-    """End this process: with the exit code, or with a report of it to whoever would restart it."""
+    """End this process with the code, or report the code to the agent that would restart it."""
     result = os.environ.get(_RESULT)
     lost = isinstance(error, WorkerError) and not error.final
     if result is None or not launched() or lost:
@@ -106,6 +105,6 @@ def leave(code: int, error: BaseException | None = None) -> None:
 
 
 def _reported(result: Path) -> int | None:
-    """The exit code of the last attempt, if any of its processes could tell."""
+    """Return the exit code of the last attempt, or None if none of its processes reported one."""
     last = max(result.iterdir(), key=lambda file: int(file.name), default=None)
     return None if last is None else int(last.read_text())

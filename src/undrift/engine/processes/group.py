@@ -1,8 +1,9 @@
 """One of several processes, over torch.distributed, and how they find out who is missing.
 
 A process that fails leaves a note in the common store and closes its connections, so that the
-others, wherever they wait, end at once and can say who and why. One that is killed or hangs leaves
-no note; then those that can still speak mark themselves alive, and who does not is named.
+others, wherever they wait, end at once and can say who failed and why. A process that is killed or
+hangs leaves no note; then the others mark themselves alive in the store, and a process without a
+mark is named.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 
 from undrift import tree
-from undrift.engine.processes.transport import LostError, Transport, plain_words
+from undrift.engine.processes.transport import LostError, Transport, first_line
 from undrift.engine.world import DifferentError, TogetherError, World
 from undrift.errors import WorkerError
 
 T = TypeVar("T")
-GRACE = 3.0  # seconds that others get to say that they are alive
+GRACE = 3.0  # seconds that other processes get to mark themselves alive
 
 
 class Processes(World):
@@ -40,10 +41,12 @@ class Processes(World):
         self.transport = Transport()
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
+        """Return every process's numbers, (size, n)."""
         own = torch.tensor(list(numbers), dtype=torch.int64)
         return torch.stack(self._gathered(own)).numpy()
 
     def sum(self, values: T) -> T:
+        """Return the sum of the processes' trees, by one all-reduce a dtype."""
         leaves = tree.leaves(values)
         summed: dict[int, Tensor] = {}
         for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
@@ -56,11 +59,14 @@ class Processes(World):
         return tree.with_leaves(values, [summed[i] for i in range(len(leaves))])
 
     def largest(self, values: Tensor) -> Tensor:
+        """Return the largest value of any process, entry by entry."""
         values = values.clone()
         self._call(dist.all_reduce, values, op=dist.ReduceOp.MAX)
         return values
 
     def rows(self, values: T) -> T:
+        """Return the processes' trees of rows one after another, by rank."""
+
         def gathered(leaf: Tensor) -> Tensor:
             counts = self.gather([len(leaf)])[:, 0]
             padded = leaf.new_zeros((int(counts.max()), *leaf.shape[1:]))
@@ -71,6 +77,7 @@ class Processes(World):
         return tree.map(gathered, values)
 
     def texts(self, text: str) -> list[str]:
+        """Return every process's text."""
         encoded = torch.tensor(list(text.encode()), dtype=torch.uint8)
         lengths = self.gather([len(encoded)])[:, 0]
         padded = torch.zeros(max(1, int(lengths.max())), dtype=torch.uint8)
@@ -84,6 +91,7 @@ class Processes(World):
         return every
 
     def share_model(self, model: nn.Module) -> None:
+        """Give everybody the parameters and buffers of rank 0's model."""
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
                 shared = tensor.detach().clone().contiguous()
@@ -92,21 +100,24 @@ class Processes(World):
                 tensor.copy_(shared)
 
     def require_same(self, settings: dict[str, str]) -> None:
+        """Refuse processes with different code or experiments, on all of them."""
         first = json.loads(self.texts(json.dumps(settings))[0])
         wrong = ""
         for name in sorted(settings.keys() | first.keys()):
             if settings.get(name) != first.get(name):
                 wrong = f"{name} = {settings.get(name)} on rank {self.rank}, and {first.get(name)}"
                 break
-        told = [text for text in self.texts(wrong) if text]
-        if told:
+        differences = [text for text in self.texts(wrong) if text]
+        if differences:
             raise DifferentError(
-                f"All processes need the same program and experiment, got {told[0]} on rank 0; "
+                "All processes need the same program and experiment, "
+                f"got {differences[0]} on rank 0; "
                 "start them with the same arguments, code and data."
             )
 
     @contextmanager
     def failure_scope(self) -> Iterator[None]:
+        """Tell the others of an error that may occur on this process alone."""
         try:
             yield
         except LostError as error:
@@ -127,27 +138,27 @@ class Processes(World):
             raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> WorkerError:
-        """Who is to blame for a wait that ended with this error, found out with the others."""
+        """Return an error that names the processes for which this process waited in vain."""
         for each in (error, error.__cause__):
-            if each is not None:  # frames that hold the group would keep its connections open
+            if each is not None:  # a frame that holds the group would keep its connections open
                 traceback.clear_frames(each.__traceback__)
-        self._disconnect()  # whoever waits for this process ends its wait, too
+        self._disconnect()  # ends the waits of others for this process
         reason = str(error).lower()
         hung = "timed out" in reason or "timeout" in reason
         try:
             notes, silent = ask_around(self._store, self.rank, self.size)
             self._linger(silent)
-        except RuntimeError:  # with rank 0 the store is gone, too
+        except RuntimeError:  # the store is gone, and with it rank 0, which holds it
             notes, silent = {}, [0]
         if notes:
             rank, note = next(iter(notes.items()))
             return WorkerError(f"Rank {rank} failed: {note}", ranks=[rank], final=True)
         if not silent:
-            return WorkerError(f"Processes lost each other: {plain_words(error)}.", ranks=[])
+            return WorkerError(f"Processes lost each other: {first_line(error)}.", ranks=[])
         who = ranks_in_words(silent)
-        how = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
+        end = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
         remedy = "look at its machine, or raise the timeout" if hung else "look at its output"
-        return WorkerError(f"{who} {how}; {remedy}. The last checkpoint is intact.", ranks=silent)
+        return WorkerError(f"{who} {end}; {remedy}. The last checkpoint is intact.", ranks=silent)
 
     def _leave_note(self, error: BaseException) -> None:
         if not self.open:
@@ -160,7 +171,7 @@ class Processes(World):
             self._linger([])
 
     def _linger(self, silent: Sequence[int]) -> None:
-        """Rank 0 may hold the store: it stays until all that speak have read what they need."""
+        """Keep rank 0, which may hold the store, until the others have read what they need."""
         self._store.set(f"read/{self.rank}", "1")
         end = time.monotonic() + GRACE
         while self.rank == 0 and time.monotonic() < end:
@@ -176,16 +187,17 @@ class Processes(World):
     def _disconnect(self) -> None:
         if self.open:
             self.open = False
-            self.transport.close()  # a group that is still held keeps its connections
+            self.transport.close()  # a group that is referred to keeps its connections
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):
                 dist.destroy_process_group()
 
     def close(self) -> None:
+        """Leave the others."""
         self._disconnect()
 
 
 def ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list[int]]:
-    """Notes that failing processes have left, and processes that say nothing at all."""
+    """Return the notes of failed processes by rank, and the ranks that have left no mark at all."""
     store.set(f"alive/{rank}", "1")
     others = [each for each in range(size) if each != rank]
     end = time.monotonic() + GRACE
@@ -200,6 +212,7 @@ def ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Return "Rank 1" or "Ranks 1, 2 and 3"."""
     if len(ranks) == 1:
         return f"Rank {ranks[0]}"
     return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

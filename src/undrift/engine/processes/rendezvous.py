@@ -1,11 +1,10 @@
-"""How processes meet: those of torchrun, of a script of the user's own, or of `spawn`."""
+"""How processes meet: those of torchrun, of a script of the user's own, or of `workers`."""
 
 from __future__ import annotations
 
 import atexit
 import hashlib
 import importlib
-import itertools
 import json
 import os
 import time
@@ -20,8 +19,9 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from undrift.engine.processes.context import CONTEXT
 from undrift.engine.processes.group import GRACE, Processes, ask_around, ranks_in_words
-from undrift.engine.processes.transport import plain_words
+from undrift.engine.processes.transport import first_line
 from undrift.engine.world import World
 from undrift.errors import WorkerError
 
@@ -32,7 +32,7 @@ TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hu
 
 @cache
 def code_digest() -> str:
-    """A hash of this package's source, which all processes must share."""
+    """Return a hash of this package's source, which all processes must share."""
     digest = hashlib.blake2b(digest_size=16)
     root = Path(__file__).parents[2]
     for path in sorted(root.rglob("*.py")):
@@ -41,67 +41,65 @@ def code_digest() -> str:
 
 
 def launched() -> bool:
-    """Whether torchrun, or a script of the user's own, has made this process one of several."""
+    """Return whether torchrun or a script of the user has made this process one of several."""
     named = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     return dist.is_available() and (dist.is_initialized() or named)
 
 
 def restarts() -> int:
-    """How often torchrun has started this process again."""
+    """Return how often torchrun has started this process again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def restarted() -> bool:
+    """Return whether torchrun has started this process again."""
     return launched() and restarts() > 0
 
 
-_attempts = itertools.count()  # of this process to join others
-_joined: Processes | None = None  # which this process has joined last
-
-
 def joined() -> bool:
-    """Whether this process has met others."""
-    return _joined is not None
+    """Return whether this process has met others."""
+    return CONTEXT.joined is not None
 
 
 def propagate_failure(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that may fail on one process alone, after it has joined others: they are told."""
+    """Return the function with a failure of this process told to the others that it has joined."""
 
     @wraps(function)
-    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
+    def propagating(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            if _joined is None or not _joined.open:
+            world = CONTEXT.joined
+            if world is None or not world.open:
                 raise
-            with _joined.failure_scope():
+            with world.failure_scope():
                 raise error
 
-    return telling
+    return propagating
 
 
 def join(timeout: float = TIMEOUT) -> World:
-    """The world that torchrun or the user has launched; joined once, however many runs use it."""
-    if _joined is not None and _joined.open:
-        return _joined
+    """Return the world that torchrun or the user has launched; all runs join it once."""
+    if CONTEXT.joined is not None and CONTEXT.joined.open:
+        return CONTEXT.joined
     if dist.is_initialized() and dist.get_world_size() == 1:
         return World()
     if dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
         rank, size = dist.get_rank(), dist.get_world_size()
-        return _entered(Processes(PrefixStore("undrift", store), rank, size, timeout))
+        return _remember(Processes(PrefixStore("undrift", store), rank, size, timeout))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size == 1:
         return World()
     store = _store(rank, size, timeout)
-    # Keys of their own for every attempt: a store that outlives a restart still has the addresses
-    # of the dead.
-    attempt = f"undrift/{restarts()}/{next(_attempts)}"
+    # Every attempt has keys of its own, because a store that outlives a restart still has the
+    # addresses of processes that have ended.
+    attempt = f"undrift/{restarts()}/{next(CONTEXT.attempts)}"
     return meet(PrefixStore(attempt, store), rank, size, timeout)
 
 
 def _store(rank: int, size: int, timeout: float) -> Store:
-    """Where the processes find each other: torchrun's, or one that rank 0 opens."""
+    """Return the store where processes find each other: torchrun's, or one that rank 0 opens."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     try:
@@ -111,13 +109,13 @@ def _store(rank: int, size: int, timeout: float) -> Store:
             size,
             is_master=opens,
             timeout=timedelta(seconds=timeout),
-            wait_for_workers=False,  # who is missing is found out below, and named
+            wait_for_workers=False,  # `_await_all` waits, and names the missing ranks
             multi_tenant=True,
         )
     except (RuntimeError, OSError) as error:
         problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
         raise WorkerError(
-            f"Rank {rank} needs to {problem}, got {plain_words(error)} within {timeout:g} s; start "
+            f"Rank {rank} needs to {problem}, got {first_line(error)} within {timeout:g} s; start "
             "rank 0 and check MASTER_ADDR and MASTER_PORT.",
             ranks=[0],
         ) from error
@@ -131,20 +129,21 @@ def meet(
     patience: float | None = None,
     watch: Callable[[], None] = lambda: None,
 ) -> Processes:
-    """Wait for all processes, then connect them; `watch` may raise while they are awaited.
+    """Wait for all processes, then connect them and return the group.
 
-    They are awaited for `patience` seconds, the timeout unless given.
+    The wait lasts `patience` seconds at most, `timeout` by default; `watch` is called meanwhile and
+    may raise.
     """
     try:
         _await_all(store, rank, size, timeout if patience is None else patience, watch)
     except RuntimeError as error:  # the store has gone, and with it rank 0
         raise WorkerError(
-            f"Rank {rank} needs rank 0 to stay, got {plain_words(error)}; look at its output.",
+            f"Rank {rank} needs rank 0 to stay, got {first_line(error)}; look at its output.",
             ranks=[0],
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    # Imported while there is a group, which torch.func does, it would hold the group for ever, and
-    # a process that fails would not be missed before it ends.
+    # torch.func imports torch._dynamo. If that happened while there is a group, torch._dynamo would
+    # hold the group for ever, and the others would not miss a failed process before it ends.
     importlib.import_module("torch._dynamo")
     try:
         dist.init_process_group(
@@ -159,16 +158,15 @@ def meet(
         whom = ranks_in_words(silent).lower() if silent else "the others"
         raise WorkerError(
             f"Rank {rank} needs to connect to all others, got no connection to {whom} "
-            f"({plain_words(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
+            f"({first_line(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
             "network's interface.",
             ranks=silent,
         ) from error
-    return _entered(Processes(store, rank, size, timeout))
+    return _remember(Processes(store, rank, size, timeout))
 
 
-def _entered(world: Processes) -> Processes:
-    global _joined
-    _joined = world
+def _remember(world: Processes) -> Processes:
+    CONTEXT.joined = world
     atexit.register(world.close)  # the backend's threads must end before the interpreter does
     return world
 
@@ -176,7 +174,10 @@ def _entered(world: Processes) -> Processes:
 def _await_all(
     store: Store, rank: int, size: int, patience: float, watch: Callable[[], None]
 ) -> None:
-    """Until all processes are here; whoever loses patience first tells the others who is not."""
+    """Wait until all processes are here, or raise on all of them with the missing ranks.
+
+    The first process that loses patience writes the missing ranks into the store for the others.
+    """
     store.set(f"here/{rank}", "1")
     missing = [each for each in range(size) if each != rank]
     end = time.monotonic() + patience

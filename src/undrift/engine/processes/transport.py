@@ -24,154 +24,184 @@ HEADER = 24  # bytes in front of every message
 
 
 class Outgoing(NamedTuple):
-    rank: int  # to whom
+    """A message for another rank."""
+
+    rank: int  # the receiver
     label: str
     data: Tensor  # uint8
 
 
 class Incoming(NamedTuple):
-    rank: int  # from whom
+    """A message that another rank will send."""
+
+    rank: int  # the sender
     label: str
-    nbytes: int | None  # None: the header tells
+    nbytes: int | None  # None if only the header says it
 
 
 class Received(NamedTuple):
+    """A message that has come."""
+
     data: Tensor  # uint8
     flag: int
 
 
 class LostError(WorkerError):
-    """What a wait for one rank ended with."""
+    """A wait for one rank has failed."""
 
     def __init__(self, rank: int, reason: str) -> None:
-        self.timed_out = "timed out" in reason.lower() or "timeout" in reason.lower()
         super().__init__(f"Rank {rank} did not answer: {reason}", ranks=[rank])
 
 
 class _Operation(NamedTuple):
+    """A call of the backend that sends or receives one tensor."""
+
     operation: Any  # isend or irecv
     tensor: Tensor
     rank: int
-    tag: int  # tells messages between the same two apart, whatever the order they are waited for
+    tag: int  # tells messages between the same two ranks apart, in whatever order they are awaited
 
 
 class Transport:
-    """One process's way to the others of a group."""
+    """Sends messages from this process to the others of a group."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        whole = dist.group.WORLD if group is None else group
-        if whole is None:
+        chosen = dist.group.WORLD if group is None else group
+        if chosen is None:
             raise UndriftError("Messages need a process group; call init_process_group first.")
-        self._held: dist.ProcessGroup | None = whole
+        self._group: dist.ProcessGroup | None = chosen
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.sent = 0  # bytes handed to the backend, headers included
 
     @property
     def group(self) -> dist.ProcessGroup:
-        if self._held is None:
+        """Return the group; raise if this process has left it."""
+        if self._group is None:
             raise UndriftError("This process has left the others; start the run again.")
-        return self._held
+        return self._group
 
     def exchange(
-        self, letters: Sequence[Outgoing], expected: Sequence[Incoming], flag: int = 0
-    ) -> Exchange:
-        """Send and receive; returns at once, while the messages are under way."""
-        return Exchange(self, letters, expected, flag)
+        self, outgoing: Sequence[Outgoing], incoming: Sequence[Incoming], flag: int = 0
+    ) -> PendingMessages:
+        """Start to send and to receive, and return while the messages are on their way."""
+        return PendingMessages(self, outgoing, incoming, flag)
 
     def close(self) -> None:
-        """Hold the group no longer, so that its connections can close."""
-        self._held = None
+        """Let go of the group, so that its connections can close."""
+        self._group = None
 
     def peer(self, rank: int) -> int:
-        """A rank of the group as the backend counts."""
+        """Return the number that the backend has for a rank of the group."""
         return dist.get_global_rank(self.group, rank)
 
 
-class Exchange:
-    """Messages under way; `wait` ends when all have come and gone."""
+class PendingMessages:
+    """Messages that are on their way; `wait` returns when all have come and gone."""
 
     def __init__(
-        self, post: Transport, letters: Sequence[Outgoing], expected: Sequence[Incoming], flag: int
+        self,
+        transport: Transport,
+        outgoing: Sequence[Outgoing],
+        incoming: Sequence[Incoming],
+        flag: int,
     ) -> None:
-        self._post, self._expected = post, expected
-        self._headers = [torch.empty(3, dtype=torch.int64) for _ in expected]
+        self._transport, self._incoming = transport, incoming
+        self._headers = [torch.empty(3, dtype=torch.int64) for _ in incoming]
         self._payloads: list[Tensor | None] = [
-            None if each.nbytes is None else _buffer(each.nbytes) for each in expected
+            None if each.nbytes is None else _buffer(each.nbytes) for each in incoming
         ]
-        self._kept: list[Tensor] = []  # what the backend reads until it has been sent
-        # Receives before sends: a peer that waits to be told that it may send is told sooner.
+        self._in_use: list[Tensor] = []  # the backend reads or writes these until it has finished
+        # Receives come before sends, because a sender waits for word that it may send.
+        first, receives = self._receives()
+        works = self._start([*first, *receives, *self._sends(outgoing, flag)])
+        self._first, self._rest = works[: len(first)], works[len(first) :]
+
+    def _receives(self) -> tuple[list[_Operation], list[_Operation]]:
+        """Return the receives of headers that must be read first, and all other receives."""
         first: list[_Operation] = []
         rest: list[_Operation] = []
-        come: Counter[int] = Counter()
-        self._tags = []
-        for each, header, payload in zip(expected, self._headers, self._payloads, strict=True):
-            tag = 2 * come[each.rank]
-            (first if payload is None else rest).append(
-                _Operation(dist.irecv, header, each.rank, tag)
-            )
+        counts: Counter[int] = Counter()
+        self._tags = []  # of the payloads
+        for each, header, payload in zip(
+            self._incoming, self._headers, self._payloads, strict=True
+        ):
+            tag = 2 * counts[each.rank]
+            receive_header = _Operation(dist.irecv, header, each.rank, tag)
+            (first if payload is None else rest).append(receive_header)
             if payload is not None and len(payload):
                 rest.append(_Operation(dist.irecv, payload, each.rank, tag + 1))
             self._tags.append(tag + 1)
-            come[each.rank] += 1
-        sent: Counter[int] = Counter()
-        for letter in letters:
-            header = torch.tensor([_tag(letter.label), len(letter.data), flag])
-            rest.append(_Operation(dist.isend, header, letter.rank, 2 * sent[letter.rank]))
-            if len(letter.data):
-                data, tag = letter.data.contiguous(), 2 * sent[letter.rank] + 1
-                rest.append(_Operation(dist.isend, data, letter.rank, tag))
-            sent[letter.rank] += 1
-            post.sent += HEADER + len(letter.data)
-        works = self._start([*first, *rest])
-        self._first, self._rest = works[: len(first)], works[len(first) :]
+            counts[each.rank] += 1
+        return first, rest
+
+    def _sends(self, outgoing: Sequence[Outgoing], flag: int) -> list[_Operation]:
+        operations: list[_Operation] = []
+        counts: Counter[int] = Counter()
+        for rank, label, data in outgoing:
+            tag = 2 * counts[rank]
+            header = torch.tensor([_tag(label), len(data), flag])
+            operations.append(_Operation(dist.isend, header, rank, tag))
+            if len(data):
+                operations.append(_Operation(dist.isend, data.contiguous(), rank, tag + 1))
+            counts[rank] += 1
+            self._transport.sent += HEADER + len(data)
+        return operations
 
     def wait(self) -> list[Received]:
-        # Only the headers that tell a length: a send may not end before its receiver asks for it,
-        # and two that waited for each other's sends would wait for ever.
+        """Return the messages for this rank once all messages have come and gone."""
+        # Only headers that say a length are awaited first: a send may not end before its receiver
+        # asks for it, and two ranks that awaited each other's sends would wait for ever.
         _finish(self._first)
         late: list[_Operation] = []
-        for i, each in enumerate(self._expected):
+        for i, each in enumerate(self._incoming):
             if self._payloads[i] is None:
                 self._payloads[i] = payload = _buffer(self._length(i))
                 if len(payload):
                     late.append(_Operation(dist.irecv, payload, each.rank, self._tags[i]))
         _finish([*self._start(late), *self._rest])
-        arrived = []
-        for i, came in enumerate(self._payloads):
-            if came is None or self._length(i) != len(came):
-                raise self._misled(i)
-            arrived.append(Received(came, int(self._headers[i][2])))
-        return arrived
+        received = []
+        for i, data in enumerate(self._payloads):
+            if data is None or self._length(i) != len(data):
+                raise self._out_of_step(i)
+            received.append(Received(data, int(self._headers[i][2])))
+        return received
 
     def _length(self, i: int) -> int:
-        """What the header says, once it is sure to be the right one."""
+        """Return the length that a header says; raise if it is another message's header."""
         tag, nbytes, _ = self._headers[i].tolist()
-        if tag != _tag(self._expected[i].label):
-            raise self._misled(i)
+        if tag != _tag(self._incoming[i].label):
+            raise self._out_of_step(i)
         return int(nbytes)
 
-    def _misled(self, i: int) -> UndriftError:
+    def _out_of_step(self, i: int) -> UndriftError:
         return UndriftError(
             "Processes need to send each other the same things in the same order, got another "
-            f"message from rank {self._expected[i].rank} than {self._expected[i].label}; run the "
+            f"message from rank {self._incoming[i].rank} than {self._incoming[i].label}; run the "
             "same program on all of them, and do not let a node's data decide what it asks."
         )
 
     def _start(self, operations: list[_Operation]) -> list[tuple[Any, int]]:
+        """Start the operations and return the backend's handles, each with the rank it concerns."""
         if not operations:
             return []
-        post = self._post
-        self._kept += [each.tensor for each in operations]
+        transport = self._transport
+        self._in_use += [each.tensor for each in operations]
         ops = [
-            dist.P2POp(each.operation, each.tensor, post.peer(each.rank), post.group, each.tag)
+            dist.P2POp(
+                each.operation,
+                each.tensor,
+                transport.peer(each.rank),
+                transport.group,
+                each.tag,
+            )
             for each in operations
         ]
         ranks = [each.rank for each in operations]
         try:
             works = dist.batch_isend_irecv(ops)
         except RuntimeError as error:  # a connection that is known to be closed
-            raise LostError(ranks[0], plain_words(error)) from error
-        # A backend may answer for all of them with one.
+            raise LostError(ranks[0], first_line(error)) from error
+        # A backend may return one handle for all operations.
         return list(zip(works, ranks if len(works) == len(ranks) else ranks[:1], strict=True))
 
 
@@ -180,11 +210,11 @@ def _finish(works: list[tuple[Any, int]]) -> None:
         try:
             work.wait()
         except RuntimeError as error:
-            raise LostError(rank, plain_words(error)) from error
+            raise LostError(rank, first_line(error)) from error
 
 
 def _buffer(nbytes: int) -> Tensor:
-    """In NumPy's huge pages, where that is large; touching small ones costs as much as filling."""
+    """Return memory in NumPy's huge pages: touching small pages costs as much as filling them."""
     return torch.from_numpy(np.empty(nbytes, np.uint8))
 
 
@@ -193,8 +223,8 @@ def _tag(label: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def plain_words(error: Exception) -> str:
-    """The backend's own words, without the place in its source."""
+def first_line(error: Exception) -> str:
+    """Return the backend's message without the place in its source and further lines."""
     lines = str(error).strip().splitlines()
     first = lines[0] if lines else type(error).__name__
     return first.split("] ", 1)[-1].split(". This is typically", 1)[0]

@@ -1,8 +1,8 @@
-"""`simulate(..., processes=n)`: the other processes are started here, and do as this one does.
+"""`simulate(..., processes=n)` starts the other processes here; they do as this process does.
 
 This process is rank 0 and holds the run that the caller iterates. The others build the same run and
-wait for what they have to do with it. Between rounds they wait on a pipe, for as long as the caller
-likes; when this process ends, however it ends, so do they.
+wait for orders. Between rounds they wait on a pipe, for as long as the caller likes; when this
+process ends, however it ends, so do they.
 """
 
 from __future__ import annotations
@@ -18,39 +18,69 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
 from undrift.check import require
+from undrift.engine.processes.context import CONTEXT
 from undrift.engine.processes.rendezvous import join, launched, meet
-from undrift.engine.run import Run
 from undrift.engine.world import World
 from undrift.errors import UndriftError, WorkerError
 
-Simulate = Callable[..., Run]
 HERE = "127.0.0.1"
 START = 120.0  # seconds that a process may take to start
 UNGUARDED = 77  # exit code of a child that found itself running the caller's script again
 
-_pool: WorkerPool | None = None  # of the run that was started last
-_worker_world: World | None = None  # in a child: the world it was started for
+
+class SharedRun(Protocol):
+    """A run that several processes carry out together, as far as this module uses it."""
+
+    @property
+    def world(self) -> World:
+        """Return the processes that share the run."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """Return the state, which all processes must ask for together."""
+        ...
+
+    @property
+    def mean(self) -> Any:
+        """Return the mean model, which all processes must ask for together."""
+        ...
+
+    def __next__(self) -> object:
+        """Run a round."""
+        ...
+
+    def evaluate(self) -> object:
+        """Evaluate the model on all processes."""
+        ...
+
+    def lead(self, tell: Callable[[str], None], end: Callable[[], None]) -> None:
+        """Call `tell` before each step that the others take, too, and `end` after the last."""
+        ...
+
+
+R = TypeVar("R", bound=SharedRun)
+Simulate = Callable[..., SharedRun]
 
 
 def threads_for(processes: int) -> int:
-    """Intra-op threads of each process, so that together they have no more than the cores."""
+    """Return the intra-op threads of each process that together fill the cores."""
     return max(1, (os.cpu_count() or 1) // processes)
 
 
 def enter(simulate: Simulate, arguments: Mapping[str, Any]) -> World:
-    """The processes that share a run: torchrun's, some that are started now, or this one alone."""
-    global _pool
+    """Return the processes that share a run: torchrun's, some started now, or this one alone."""
     processes, timeout = arguments["processes"], arguments["timeout"]
-    if _worker_world is not None:
-        return _worker_world
-    if launched() and not (_pool is not None and _pool.running):
+    if CONTEXT.worker_world is not None:
+        return CONTEXT.worker_world
+    if launched() and not (CONTEXT.pool is not None and CONTEXT.pool.running):
         world = join(timeout)
         fits = processes in (None, world.size)
         remedy = "leave processes out under torchrun"
@@ -59,27 +89,39 @@ def enter(simulate: Simulate, arguments: Mapping[str, Any]) -> World:
     if processes is None or processes == 1:
         return World()
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        os._exit(UNGUARDED)  # a child in which the caller's script runs again
-    if _pool is not None:
-        _pool.stop()
-    _pool = WorkerPool(processes)
+        os._exit(UNGUARDED)  # this is a child in which the caller's script runs again
+    if CONTEXT.pool is not None:
+        CONTEXT.pool.stop()
+    pool = CONTEXT.pool = WorkerPool(processes)
     try:
-        return _pool.start(simulate, arguments, timeout)
+        return pool.start(simulate, arguments, timeout)
     except BaseException:
-        _pool.stop()
+        pool.stop()
         raise
 
 
-def follow(run: Run) -> Run:
-    """The run, led by this process if it has started others for it."""
-    if _pool is not None and run.world is _pool.world:
-        run.lead(_pool.tell, _pool.stop)
-        weakref.finalize(run, _pool.stop)
+def follow(run: R) -> R:
+    """Return the run; if this process has started others for it, they follow this process."""
+    pool = CONTEXT.pool
+    if pool is not None and run.world is pool.world:
+        run.lead(pool.tell, pool.stop)
+        weakref.finalize(run, pool.stop)
     return run
 
 
+class _Job(NamedTuple):
+    """What a process of the pool has to know."""
+
+    rank: int
+    size: int
+    port: int
+    timeout: float
+    simulate: Simulate
+    arguments: dict[str, Any]
+
+
 class WorkerPool:
-    """The processes besides this one."""
+    """Starts and stops the processes besides this one."""
 
     def __init__(self, processes: int) -> None:
         self.world: World | None = None
@@ -90,10 +132,11 @@ class WorkerPool:
 
     @property
     def running(self) -> bool:
+        """Return whether the processes have been started and not stopped."""
         return bool(self._processes)
 
     def start(self, simulate: Simulate, arguments: Mapping[str, Any], timeout: float) -> World:
-        """Start the others and meet them."""
+        """Start the other processes and return the world once all have met."""
         main = getattr(sys.modules["__main__"], "__file__", None)
         importable = main is None or Path(main).exists()
         remedy = "save it to a file, or leave processes out"
@@ -105,8 +148,8 @@ class WorkerPool:
         context = torch.multiprocessing.get_context("spawn")
         for rank in range(1, self._size):
             ours, theirs = context.Pipe()
-            about = theirs, rank, self._size, store.port, timeout, simulate, dict(arguments)
-            process = context.Process(target=_work, args=about, daemon=True)
+            job = _Job(rank, self._size, store.port, timeout, simulate, dict(arguments))
+            process = context.Process(target=_work, args=(theirs, job), daemon=True)
             try:
                 process.start()
             except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -118,14 +161,14 @@ class WorkerPool:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        # However soon a process is to count as hung, this long it may take to start.
+        # Starting takes its time even where the caller wants a hung process to be noticed soon.
         patience = max(timeout, START)
         common = PrefixStore("undrift", store)
         self.world = meet(common, 0, self._size, timeout, patience, self.watch)
         return self.world
 
     def watch(self) -> None:
-        """Raise when one of them cannot come."""
+        """Raise if one of the processes cannot come."""
         for rank, (pipe, process) in enumerate(zip(self._pipes, self._processes, strict=True), 1):
             if pipe.poll():
                 with contextlib.suppress(EOFError, OSError):
@@ -143,13 +186,14 @@ class WorkerPool:
                     ranks=[rank],
                 )
 
-    def tell(self, what: str) -> None:
+    def tell(self, order: str) -> None:
+        """Send an order, a name of `_work`'s table, to all processes."""
         for pipe in self._pipes:
-            with contextlib.suppress(OSError):  # it is gone, which the round will tell
-                pipe.send(what)
+            with contextlib.suppress(OSError):  # the round itself will find that a process is gone
+                pipe.send(order)
 
     def stop(self) -> None:
-        """Let them go; safe to call again."""
+        """End the processes; a second call does nothing."""
         if not self._processes:
             return
         if self.world is not None:
@@ -166,37 +210,30 @@ class WorkerPool:
         torch.set_num_threads(self._threads)
 
 
-def _work(
-    pipe: Connection,
-    rank: int,
-    size: int,
-    port: int,
-    timeout: float,
-    simulate: Simulate,
-    arguments: dict[str, Any],
-) -> None:
-    """A child: join, build the same run, and do with it what rank 0 does."""
-    global _worker_world
+def _work(pipe: Connection, job: _Job) -> None:
+    """Join the others, build the same run, and obey rank 0's orders until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop
-    torch.set_num_threads(threads_for(size))
+    torch.set_num_threads(threads_for(job.size))
     try:
-        limit = timedelta(seconds=max(timeout, START))
-        store = TCPStore(HERE, port, size, is_master=False, timeout=limit)
-        patience = max(timeout, START)
-        _worker_world = meet(PrefixStore("undrift", store), rank, size, timeout, patience)
-        run = simulate(**arguments)
-        run.lead(lambda what: None, lambda: None)
-        duties: dict[str, Callable[[], object]] = {
+        patience = max(job.timeout, START)
+        limit = timedelta(seconds=patience)
+        store = PrefixStore(
+            "undrift", TCPStore(HERE, job.port, job.size, is_master=False, timeout=limit)
+        )
+        CONTEXT.worker_world = meet(store, job.rank, job.size, job.timeout, patience)
+        run = job.simulate(**job.arguments)
+        run.lead(lambda order: None, lambda: None)
+        orders: dict[str, Callable[[], object]] = {
             "next": lambda: next(run),
             "state": lambda: run.state,
             "mean": lambda: run.mean,
             "evaluate": run.evaluate,
         }
         while True:
-            duties[pipe.recv()]()
-    except EOFError:  # rank 0 has let it go, or is gone
+            orders[pipe.recv()]()
+    except EOFError:  # rank 0 has closed the pipe, or is gone
         pass
-    except Exception as error:  # rank 0 says it, in one place
+    except Exception as error:  # rank 0 says all errors, so that they stand in one place
         with contextlib.suppress(OSError):
             pipe.send(str(error) or type(error).__name__)
     os._exit(0)

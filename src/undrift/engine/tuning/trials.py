@@ -11,7 +11,8 @@ from torch import Tensor
 
 from undrift.comm.routes import Ring
 from undrift.core import Federated, Peer
-from undrift.engine.collectives.inprocess import Exchange, Traffic
+from undrift.engine.collectives.inprocess import InProcessExchange
+from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.cohort import Executor
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
@@ -86,7 +87,9 @@ def peer_trial(
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         executor, size = executor_for(candidate), len(plan.ids)
         first = replace(plan, counts=np.ones(size, dtype=np.int64))
-        exchange = Exchange(size, complete(size), Ring(), 0, 0, Traffic(size))
+        exchange = InProcessExchange(
+            size=size, topology=complete(size), route=Ring(), t=0, seed=0, traffic=Traffic(size)
+        )
         with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
             nodes = executor.init(now, first, x0, Meter(size))
             return executor.play(now, plan, nodes, exchange, Meter(size))

@@ -1,0 +1,147 @@
+"""The state machine of an all-reduce: which share or result a worker holds of which piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undrift import keyed
+from undrift.comm.routes import Piece
+from undrift.core import Merge, Vector
+from undrift.engine.collectives.schedule import Hop, Message, MessagePart
+
+# (purpose, worker, first coordinate, counts ...) -> the generator of one operation
+Draws = Callable[..., np.random.Generator]
+_Place = tuple[int, int, Piece]  # worker, vector, piece
+_UNUSED = keyed.generator(0, "unused")  # for operations that draw nothing
+
+
+class Reduction:
+    """Holds the shares and results of one rank's workers during an all-reduce."""
+
+    def __init__(
+        self,
+        workers: int,
+        vectors: Mapping[int, Sequence[Vector]],
+        merge: Merge,
+        draws: Sequence[Draws],
+        flag: int,
+    ) -> None:
+        self.flag = flag  # one more than a worker whose vectors are not finite, or zero
+        self._workers, self._vectors, self._merge = workers, vectors, merge
+        self._draws, self._drawing = draws, merge.draws
+        self._first = min(vectors)  # the worker whose result is decoded; all results are the same
+        self.like = vectors[self._first]
+        self._shares: dict[_Place, Any] = {}  # made when first needed
+        self._prepared: dict[_Place, Any] = {}
+        self._encoded: dict[_Place, Tensor] = {}  # results
+        self._undecoded: list[tuple[int, Piece]] = []  # results of the first worker
+        self._results = [_room(vector) for vector in self.like]
+
+    def encode(self, hop: Hop, message: Message) -> list[Tensor]:
+        """Return the bytes of the message's parts."""
+        encode = self._encode_share if hop.merging else self._encode_result
+        return [encode(message.sender, part) for part in message.parts]
+
+    def _encode_share(self, worker: int, part: MessagePart) -> Tensor:
+        place = worker, part.vector, part.piece
+        rng = self._rng("send", place, part.stands_for)
+        share = self._share(place)
+        del self._shares[place]  # a route sends a share once
+        return self._merge.send(share, part.stands_for, rng)
+
+    def _encode_result(self, worker: int, part: MessagePart) -> Tensor:
+        return self._result((worker, part.vector, part.piece))
+
+    def _result(self, place: _Place) -> Tensor:
+        if place not in self._encoded:
+            rng = self._rng("close", place)
+            data = self._merge.encode_result(self._share(place), self._workers, rng)
+            self._keep_result(place, data)
+        return self._encoded[place]
+
+    def prepare(self, hop: Hop) -> None:
+        """Do all that can be done while the messages of a hop are on their way."""
+        self._decode_results()
+        if not hop.merging:
+            return
+        seen: set[_Place] = set()
+        for message in hop.comes:
+            for part in message.parts:
+                place = message.receiver, part.vector, part.piece
+                # Only the first share for a place is merged into the share that is held now.
+                if part.before and place not in seen:
+                    self._prepared[place] = self._prepare(place, part)
+                seen.add(place)
+
+    def _prepare(self, place: _Place, part: MessagePart) -> Any:
+        rng = self._rng("merge", place, part.stands_for, part.before)
+        return self._merge.prepare(part.stands_for, self._share(place), part.before, rng)
+
+    def accept(self, hop: Hop, worker: int, part: MessagePart, data: Tensor) -> None:
+        """Merge a share that has come, or keep a result that has come."""
+        place = worker, part.vector, part.piece
+        if not hop.merging:
+            self._keep_result(place, data)
+            return
+        share = self._merge.receive(data, part.stands_for, self._like(part))
+        if part.before:
+            early = place in self._prepared
+            prepared = self._prepared.pop(place) if early else self._prepare(place, part)
+            own = self._share(place)
+            share = self._merge.merge(share, part.stands_for, own, part.before, prepared)
+        self._shares[place] = share  # a server, which has no vector, keeps the first that comes
+
+    def length(self, hop: Hop, part: MessagePart) -> int | None:
+        """Return how many bytes the part has, or None if that depends on its values."""
+        count = part.stands_for if hop.merging else self._workers
+        return self._merge.nbytes(self._like(part), count, result=not hop.merging)
+
+    def results(self) -> list[Vector]:
+        """Return the decoded results."""
+        if not self._encoded:  # a single worker on a route without hops
+            for v, vector in enumerate(self.like):
+                self._result((self._first, v, Piece(0, len(vector))))
+        self._decode_results()
+        return self._results
+
+    def _like(self, part: MessagePart) -> Vector:
+        return self.like[part.vector][slice(*part.piece)]
+
+    def _rng(self, purpose: str, place: _Place, *counts: int) -> np.random.Generator:
+        if purpose not in self._drawing:  # making a generator takes longer than a small merge
+            return _UNUSED
+        worker, v, piece = place
+        return self._draws[v](purpose, worker, piece.start, *counts)
+
+    def _share(self, place: _Place) -> Any:
+        share = self._shares.get(place)
+        if share is None:
+            worker, v, piece = place
+            own = self._vectors[worker][v][slice(*piece)]
+            share = self._shares[place] = self._merge.start(own, self._rng("start", place))
+        return share
+
+    def _keep_result(self, place: _Place, data: Tensor) -> None:
+        self._encoded[place] = data
+        worker, v, piece = place
+        if worker == self._first:
+            self._undecoded.append((v, piece))
+
+    def _decode_results(self) -> None:
+        for v, piece in self._undecoded:
+            data = self._encoded[self._first, v, piece]
+            out = self._results[v][slice(*piece)]
+            self._merge.decode_result_into(out, data, self._workers)
+        self._undecoded.clear()
+
+
+def _room(like: Vector) -> Vector:
+    """Return memory for a result, in NumPy's huge pages: small pages cost as much as filling."""
+    if like.device.type != "cpu":
+        return torch.empty_like(like)
+    return torch.from_numpy(np.empty(like.nbytes, np.uint8)).view(like.dtype)
