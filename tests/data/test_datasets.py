@@ -26,6 +26,7 @@ from tests.support import SHARED
 from undrift.data import Dataset, Images, Part, Stored, Tokens, cache, datasets
 from undrift.data.fetch import Remote
 from undrift.data.remotes import REMOTES
+from undrift.files import part_of, user_cache
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ PLACES: dict[str, Callable[[Path, pytest.MonkeyPatch], dict[str, Path]]] = {
     "environment": lambda at, patch: (
         patch.setenv("UNDRIFT_DATA", str(at)) or {"write": at / "mnist"}
     ),
-    "earlier downloads": lambda at, _: {"write": cache.user_cache() / "data" / "mnist"},
+    "earlier downloads": lambda at, _: {"write": user_cache() / "data" / "mnist"},
     "beside a checkout": lambda at, patch: (
         patch.setattr(datasets, "CHECKOUT", at / "checkout")
         or {"write": at / "shared" / "data" / "mnist"}
@@ -182,7 +183,7 @@ def _mark(kept: Path) -> str:
 def test_a_damaged_cache_is_read_anew(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
     first = ud.data.load("mnist", tmp_path)
-    (kept,) = (cache.user_cache() / "parsed").iterdir()
+    (kept,) = (user_cache() / "parsed").iterdir()
     content = kept.read_bytes()
     foreign = {"x": torch.zeros(1)}
     save_file(foreign, kept.with_suffix(".other"), metadata={"fingerprint": _mark(kept)})
@@ -286,7 +287,7 @@ def test_an_unfinished_download_does_not_pass_for_the_data_set(
 ) -> None:
     folder = tmp_path / "cache" / "data" / "mnist"
     folder.mkdir(parents=True)
-    (folder / "train-images-idx3-ubyte.gz.ab12.part").write_bytes(b"half")
+    part_of(folder / "train-images-idx3-ubyte.gz").write_bytes(b"half")
     assert datasets.find("mnist") is None
     assert len(ud.data.load("mnist").train[1]) == 20
 

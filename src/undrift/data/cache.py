@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-import time
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from undrift.data.stored import Part, Stored
+from undrift.files import atomic_file, user_cache
 
-STALE = 24 * 3600  # seconds after which nobody is still writing
 FORMAT = "1"  # of the cache and of what the readers make of their files
-
-
-def user_cache() -> Path:
-    """`$UNDRIFT_CACHE`, or the place the operating system has for it."""
-    given = os.environ.get("UNDRIFT_CACHE")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("undrift", appauthor=False))
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -85,20 +74,13 @@ def write(path: Path, mark: str, stored: Stored) -> None:
                 tensors[f"{which}.{field}"] = torch.from_numpy(np.ascontiguousarray(array))
     texts = {field: getattr(stored, field) for field in ("labels", "names", "vocabulary")}
     about = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{path.name}.*.part"):  # by a kill, long ago
-            if time.time() - left.stat().st_mtime > STALE:
-                left.unlink()
-        save_file(tensors, partial, metadata=about)
-        partial.replace(path)
+        with atomic_file(path) as part:
+            save_file(tensors, part, metadata=about)
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"The parsed data could not be kept in {path.parent} ({error}); it is read anew each "
             "time until $UNDRIFT_CACHE names a writable folder.",
             stacklevel=2,
         )
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from undrift.data.prepare import Images, Prepare, Tokens
 from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.data.stored import Stored
 from undrift.errors import DataError
+from undrift.files import target_name, user_cache
 
 DEBIAN = Path("/usr/share/datasets")  # of the package dataset-fashion-mnist
 CHECKOUT = Path(__file__).resolve().parents[3]  # of the sources, unless this is installed
@@ -155,7 +156,7 @@ def _chosen(data_dir: str | Path | None) -> list[Path]:
 
 def _roots(data_dir: str | Path | None) -> Iterator[Path]:
     yield from _chosen(data_dir)
-    yield cache.user_cache() / "data"
+    yield user_cache() / "data"
     yield DEBIAN
     if (CHECKOUT / "pyproject.toml").exists():
         yield CHECKOUT.parent / "shared" / "data"
@@ -171,11 +172,11 @@ def _holds(folder: Path, about: Published, *, alone: bool) -> bool:
 
 def _unfinished(path: Path) -> bool:
     """Whether this is a download in progress, perhaps of another process."""
-    return path.suffix == ".part"
+    return target_name(path) is not None
 
 
 def _downloaded(name: str, data_dir: str | Path | None, *, quiet: bool) -> Path:
-    root = next(iter(_chosen(data_dir)), cache.user_cache() / "data")
+    root = next(iter(_chosen(data_dir)), user_cache() / "data")
     folder = root / PUBLISHED[name].folders[0]
     if name not in REMOTES:
         raise DataError(f"{name} is not in {folder} and cannot be downloaded: {BY_HAND[name]}")

@@ -1,21 +1,18 @@
 """Downloads with published checksums: a file is either whole and right, or not there.
 
-Bytes go to a `.part` file of this process's own in the same folder and are moved into place only
-when length and digest agree, so several processes may fetch the same file at once.
+Bytes go to a `.part` file of the process in the same folder, which gets its name only when length
+and digest agree, so several processes may fetch the same file at once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import re
-import secrets
 import sys
-import time
 import urllib.request
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -24,9 +21,9 @@ from urllib.parse import urlsplit
 
 from undrift.check import require
 from undrift.errors import DataError
+from undrift.files import atomic_file
 
 TIMEOUT = 30.0  # seconds without a byte
-STALE = 24 * 3600.0  # seconds after which a `.part` file belongs to nobody
 _BLOCK = 1 << 18
 _DIGEST = re.compile(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
 
@@ -60,7 +57,6 @@ def download(remote: Remote, folder: str | Path, *, quiet: bool = False) -> Path
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
         failures = []
         for url in remote.urls:
             try:
@@ -128,39 +124,15 @@ def _right(path: Path, remote: Remote) -> bool:
     return bool(found.hexdigest() == remote.digest.partition(":")[2])
 
 
-def _sweep(target: Path) -> None:
-    """Remove what a killed download left; a running one has just written to its own."""
-    for part in target.parent.glob(f"{target.name}.*.part"):
-        with suppress(OSError):
-            if time.time() - part.stat().st_mtime > STALE:
-                part.unlink()
-
-
 def _attempt(url: str, remote: Remote, target: Path, bar: _Bar) -> None:
-    part = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    """Download one mirror's file to `target`, or raise `_FailedError`."""
     try:
-        with part.open("xb") as file:
+        with atomic_file(target) as part, part.open("xb") as file:
             _receive(url, remote, file, bar)
-            file.flush()
-            os.fsync(file.fileno())
-        _move(part, target, remote)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _move(part: Path, target: Path, remote: Remote) -> None:
-    try:
-        part.replace(target)
     except OSError:
-        # On Windows another process may be reading the file it has just finished.
+        # Windows refuses to replace a file that another process has just finished and now reads.
         if not _right(target, remote):
             raise
-    with suppress(OSError):  # the new name, too, must outlast a crash; not all systems can
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _receive(url: str, remote: Remote, file: IO[bytes], bar: _Bar) -> None:

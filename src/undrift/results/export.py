@@ -11,7 +11,6 @@ import importlib
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 from undrift.check import require
 from undrift.errors import UndriftError
+from undrift.files import write_atomic
 from undrift.models.layout import raw_bytes
 
 # ONNX against torch, as |a - b| <= TOLERANCE * (1 + |b|): both sum in single precision, each in its
@@ -253,17 +253,10 @@ def _optional(name: str) -> Any:
 
 
 def _write(path: Path, content: bytes) -> Path:
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    """Write an export atomically and return its path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomic(path, content)
     except OSError as error:
         raise UndriftError(
             f"An export needs a writable place with room, got {error.strerror or error} at {path}; "

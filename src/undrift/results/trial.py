@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from undrift import files
 from undrift.errors import UndriftError
 from undrift.results.record import PeerRecord, Record, Totals
 from undrift.results.strictjson import dumps_exactly, loads
@@ -98,7 +98,7 @@ class Journal:
             kept, _ = read_records(self._path(".jsonl"))
             self.records = [r for r in kept if r.round < after.round] + [after]
         lines = "".join(dumps_exactly(record.to_dict()) + "\n" for record in self.records)
-        write_atomic(self._path(".jsonl"), lines)
+        write_result(self._path(".jsonl"), lines)
         self._describe()
 
     def add(self, record: Record) -> None:
@@ -137,22 +137,18 @@ class Journal:
 
     def _describe(self) -> None:
         told = {key: value for key, value in asdict(self.trial).items() if key != "records"}
-        write_atomic(self._path(".json"), dumps_exactly(told, indent=1) + "\n")
+        write_result(self._path(".json"), dumps_exactly(told, indent=1) + "\n")
 
 
 class RecordingError(UndriftError):
     """Records that could not be written."""
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    part = path.with_name(path.name + ".part")
+def write_result(path: Path, text: str) -> None:
+    """Write a file of results atomically, or raise `RecordingError`."""
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        files.write_atomic(path, text)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise RecordingError(f"{path} could not be written: {error.strerror or error}.") from error
 
 

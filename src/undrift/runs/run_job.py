@@ -19,7 +19,7 @@ from undrift.runs.folder import CHECKPOINTS, MODEL
 from undrift.runs.build import start
 from undrift.config.hyperparameters import hyper_parameters
 from undrift.results.record import Record
-from undrift.results.trial import Journal, Trial, read_trial, write_atomic
+from undrift.results.trial import Journal, Trial, read_trial, write_result
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.runs.jobs import ALONE, Job
 from undrift.results.tracking import Tracker
@@ -182,7 +182,7 @@ class DriftLog:
 
     def _write(self) -> None:
         if self._path is not None:
-            write_atomic(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
+            write_result(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
 
     def recent(self) -> dict[str, float]:
         """Means over the last ten rounds of what could be measured."""

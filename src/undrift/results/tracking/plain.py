@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from undrift.check import require
 from undrift.results.record import Record
-from undrift.results.trial import RecordingError, Trial, write_atomic
+from undrift.results.trial import RecordingError, Trial, write_result
 
 
 @runtime_checkable
@@ -92,7 +92,7 @@ class CSV:
         whole = [row for row in rows if len(row) == len(header) and row[0].isdecimal()]
         kept = [header, *(row for row in whole if int(row[0]) < first.round)]
         self._goal.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._goal, "".join(_line(row) for row in kept))
+        write_result(self._goal, "".join(_line(row) for row in kept))
         self._columns = columns
 
     def _write(self, row: Sequence[str]) -> None:
