@@ -98,7 +98,7 @@ def dataset(name: str, data_dir: Path | None) -> ud.Dataset:
         return ud.data.load(name, data_dir)
     noise = torch.Generator().manual_seed(0)
     inputs = torch.randint(256, (50_000, *SHAPES[name]), generator=noise, dtype=torch.uint8)
-    part = ud.data.Part(inputs.numpy(), torch.arange(50_000).numpy() % 10)
+    part = ud.data.Samples(inputs.numpy(), torch.arange(50_000).numpy() % 10)
     stored = ud.data.Stored(part, part, classes=10)
     return ud.Dataset.of(stored, name=f"{name} (random bytes)", prepare=PUBLISHED[name].prepare)
 

@@ -59,8 +59,8 @@ def atomic_folder(path: Path, *, stale: float = STALE) -> Iterator[Path]:
     """Yield an empty folder to write files to; it replaces `path` when the block ends well.
 
     A folder that exists at `path` is removed just before the rename, since no system can replace
-    it. `stale` is the age in seconds from which parts of other writers are removed; it may be 0 where
-    the parent folder has one writer only.
+    it. `stale` is the age in seconds from which parts of other writers are removed; it may be 0
+    where the parent folder has one writer only.
     """
     remove_stale_parts(path.parent, stale)
     part = part_of(path)

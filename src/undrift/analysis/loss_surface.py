@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from undrift.core import Vector
 from undrift.data.clients import Clients, Pair
 from undrift.engine.evaluate import evaluate
 from undrift.engine.run import Run
-from undrift.errors import UndriftError
 
 Floats = NDArray[np.float64]
 _FLAT = 1e-6  # sine of the angle below which three models count as lying on a line
@@ -94,28 +92,3 @@ def loss_of(run: Run, data: Pair | None = None) -> Callable[[Vector], float]:
     # A loss that is not a mean over samples must see all of them at once.
     batch = run._course.evaluation_batch if run._course.facts.separable else len(data[1])
     return lambda x: evaluate(run._task, x, whole, everybody, batch).loss
-
-
-def plot_surface(surface: Surface, path: str | Path, title: str = "") -> None:
-    """Contours with the three models and their mean, as the kind of picture the suffix says."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UndriftError(
-            "plot_surface needs matplotlib, which is not installed; pip install 'undrift[report]'."
-        ) from error
-    shown = np.ma.masked_invalid(surface.losses)
-    require(shown.count() > 0, "plot_surface", "finite losses", "none")
-    figure = Figure(figsize=(6, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    filled = axis.contourf(surface.u, surface.v, shown, levels=20, cmap="viridis")
-    figure.colorbar(filled, ax=axis, label="loss")
-    axis.plot(*surface.points.T, "o", color="white", markeredgecolor="black", label="local models")
-    axis.plot(*surface.mean, "*", color="red", markeredgecolor="black", ms=12, label="mean")
-    for number, point in enumerate(surface.points, 1):
-        axis.annotate(str(number), point, xytext=(5, 5), textcoords="offset points", color="white")
-    axis.set(xlabel="along 1 to 2", ylabel="across", aspect="equal", title=title)
-    axis.legend(loc="upper right", fontsize=8)
-    figure.savefig(path, dpi=150)

@@ -21,7 +21,7 @@ from undrift.data.partition import (
     shards,
 )
 from undrift.data.prepare import Images, Prepare, Tokens
-from undrift.data.stored import Part, Stored
+from undrift.data.stored import Samples, Stored
 from undrift.data.synthetic import Quadratics, quadratics
 from undrift.data.work import Deadline, Epochs, GaussianSteps, Steps, UniformSteps, Work
 
@@ -34,11 +34,11 @@ __all__ = [
     "Epochs",
     "GaussianSteps",
     "Images",
-    "Part",
     "Prepare",
     "Quadratics",
     "Replaced",
     "Resampled",
+    "Samples",
     "Spans",
     "Steps",
     "Stored",

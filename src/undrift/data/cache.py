@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from undrift.data.stored import Part, Stored
+from undrift.data.stored import Samples, Stored
 from undrift.files import atomic_file, user_cache
 
 FORMAT = "1"  # of the cache and of what the readers make of their files
@@ -51,10 +51,10 @@ def read(path: Path, mark: str) -> Stored | None:
 def _stored(tensors: dict[str, Tensor], about: dict[str, str]) -> Stored:
     texts = json.loads(about["texts"])
 
-    def part(which: str) -> Part:
+    def part(which: str) -> Samples:
         owners = tensors.get(f"{which}.owners")
         inputs, targets = tensors[f"{which}.inputs"], tensors[f"{which}.targets"]
-        return Part(inputs.numpy(), targets.numpy(), None if owners is None else owners.numpy())
+        return Samples(inputs.numpy(), targets.numpy(), None if owners is None else owners.numpy())
 
     return Stored(
         part("train"),
@@ -76,8 +76,8 @@ def write(path: Path, mark: str, stored: Stored) -> None:
     about = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as part:
-            save_file(tensors, part, metadata=about)
+        with atomic_file(path) as partial:
+            save_file(tensors, partial, metadata=about)
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"The parsed data could not be kept in {path.parent} ({error}); it is read anew each "

@@ -16,7 +16,7 @@ from undrift.data import partition as partitions
 from undrift.data.availability import Availability
 from undrift.data.clients import Clients, Indices, Pair
 from undrift.data.prepare import Images, Prepare
-from undrift.data.stored import Part, Stored
+from undrift.data.stored import Samples, Stored
 
 
 @dataclass(frozen=True)
@@ -150,5 +150,5 @@ class Dataset:
         )
 
 
-def _pair(part: Part) -> Pair:
+def _pair(part: Samples) -> Pair:
     return torch.as_tensor(part.inputs), torch.as_tensor(part.targets)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from undrift.check import is_whole, require, require_choice
 from undrift.data.columns import WHO, Columns, samples
 from undrift.data.formats.table import check_fraction, split
-from undrift.data.stored import Array, Part, Stored
+from undrift.data.stored import Array, Samples, Stored
 
 _HELD_OUT = ("test", "validation", "valid", "val")
 
@@ -55,7 +55,7 @@ def from_huggingface(
     owning = [part for part in columns if client in part.data.column_names]
     owners, names = _encoded(owning, client) if client is not None else ([], ())
     parts = [
-        Part(array, numbers, owners[i] if i < len(owners) else None)
+        Samples(array, numbers, owners[i] if i < len(owners) else None)
         for i, (array, numbers) in enumerate(zip(arrays, targets, strict=True))
     ]
     if len(parts) == 1:
@@ -65,9 +65,9 @@ def from_huggingface(
     return Stored(parts[0], parts[1], classes=len(labels), labels=labels, names=names)
 
 
-def _rows(part: Part, rows: Array) -> Part:
+def _rows(part: Samples, rows: Array) -> Samples:
     owners = None if part.owners is None else part.owners[rows]
-    return Part(part.inputs[rows], part.targets[rows], owners)
+    return Samples(part.inputs[rows], part.targets[rows], owners)
 
 
 def _named(inputs: tuple[str, ...], target: str, client: str | None) -> Iterator[tuple[str, str]]:

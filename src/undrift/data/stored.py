@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class Samples:
     """Samples: images as bytes (N, C, H, W), tokens as integers (N, length), features as floats."""
 
     inputs: Array
@@ -29,8 +29,8 @@ class Part:
 class Stored:
     """A data set as read from its files."""
 
-    train: Part
-    test: Part
+    train: Samples
+    test: Samples
     classes: int
     labels: tuple[str, ...] = ()  # names of the classes, where the files have them
     names: tuple[str, ...] = ()  # of the natural clients (writers, roles, celebrities)

@@ -179,16 +179,6 @@ class Fleet:
         draw = keyed.generator(self.seed, "device-dropout", t, client).random()
         return bool(draw < self.dropout)
 
-    def present(self, seconds: float) -> Ids:
-        """The clients who are there at this time of the simulated clock, ascending."""
-        if self.trace is None:
-            return np.arange(len(self.devices), dtype=np.int64)
-        return self.trace.present(seconds, len(self.devices))
-
-    def next_present(self, seconds: float) -> float:
-        """The earliest time from now on when somebody is there; infinite if nobody comes back."""
-        return float(seconds) if self.trace is None else self.trace.next_present(seconds)
-
     def digest(self) -> str:
         """What a checkpoint keeps, so that a run is not resumed on other devices."""
         trace = "" if self.trace is None else self.trace.digest()

@@ -15,7 +15,7 @@ EFFICIENCY = 0.3
 
 
 @dataclass(frozen=True)
-class Link:
+class Connection:
     """A kind of access; the latency is one way, half the published round trip."""
 
     up: float  # bit/s
@@ -30,22 +30,22 @@ class Preset:
 
     name: str
     peak: float  # FLOP/s
-    link: Link
+    link: Connection
     device_source: str
 
     @property
     def source(self) -> str:
-        return f"{self.device_source}. Link: {self.link.source}."
+        return f"{self.device_source}. Connection: {self.link.source}."
 
 
-MOBILE = Link(
+MOBILE = Connection(
     up=9.3e6,
     down=78.9e6,
     latency=0.031 / 2,
     source="Ookla Speedtest Global Index, medians of mobile access in the United States at the "
     "end of 2022: 78.9 Mbit/s down, 9.3 Mbit/s up, 31 ms round trip",
 )
-MOBILE_5G = Link(
+MOBILE_5G = Connection(
     up=21.08e6,
     down=166.13e6,
     latency=0.028 / 2,
@@ -53,7 +53,7 @@ MOBILE_5G = Link(
     "in Q3 2021: 166.13 Mbit/s down, 21.08 Mbit/s up; global median mobile round trip 28 ms in "
     "November 2022 (Ookla, reported by RCR Wireless News, 5 January 2023)",
 )
-FIXED = Link(
+FIXED = Connection(
     up=22.6e6,
     down=193.7e6,
     latency=0.014 / 2,
@@ -64,7 +64,7 @@ _DEAN = (
     "round trip 0.5 ms within a data centre (J. Dean, Software Engineering Advice from Building "
     "Large-Scale Distributed Systems, Numbers Everyone Should Know)"
 )
-GIGABIT = Link(
+GIGABIT = Connection(
     up=949e6,
     down=949e6,
     latency=0.0005 / 2,
@@ -72,13 +72,13 @@ GIGABIT = Link(
     "frame, measured on a Raspberry Pi 4B (tomcore.io, Raspberry PI 4B Network Performance); "
     f"{_DEAN}",
 )
-INFINIBAND = Link(
+INFINIBAND = Connection(
     up=200e9,
     down=200e9,
     latency=0.0005 / 2,
     source=f"NVIDIA DGX A100: one 200 Gbit/s HDR InfiniBand port for each of eight GPUs; {_DEAN}",
 )
-INFINIBAND_8 = Link(
+INFINIBAND_8 = Connection(
     up=8 * INFINIBAND.up,
     down=8 * INFINIBAND.down,
     latency=INFINIBAND.latency,

@@ -12,7 +12,7 @@ from undrift.check import is_whole, nearest, require
 from undrift.data.stored import damaged
 from undrift.devices.fleet import Device, spread
 from undrift.devices.presets import MIXES, PRESETS, preset
-from undrift.devices.table import Row, Table, read_table
+from undrift.devices.table import Row, RowTable, read_rows
 
 _WHO = "devices"
 
@@ -112,7 +112,7 @@ def _number(text: str, number: str) -> float:
 
 
 def _from_table(path: Path, clients: int) -> tuple[Device, ...]:
-    table = read_table(path, _COLUMNS)
+    table = read_rows(path, _COLUMNS)
     table.require_column("name")
     used = {quantity: table.require_column(*units) for quantity, units in _UNITS.items()}
     devices = [_device(row, used) for row in table.rows]
@@ -142,7 +142,7 @@ def _device(row: Row, used: dict[str, str]) -> Device:
     return Device(row.cells["name"], **values)
 
 
-def _weights(table: Table) -> list[float]:
+def _weights(table: RowTable) -> list[float]:
     weights = []
     for row in table.rows:
         weight = row.number("weight")

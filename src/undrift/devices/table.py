@@ -36,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
     path: Path
     header: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -51,7 +51,7 @@ class Table:
         return found[0]
 
 
-def read_table(path: str | Path, columns: Collection[str]) -> Table:
+def read_rows(path: str | Path, columns: Collection[str]) -> RowTable:
     """A CSV file with a header of known columns, in any order and case."""
     cells = read_csv(path, least=1)
     header = tuple(name.lower() for name in cells.columns)
@@ -64,7 +64,7 @@ def read_table(path: str | Path, columns: Collection[str]) -> Table:
         if header.count(name) > 1:
             raise damaged(f"{path}, line 1", "every column once", f"{name!r} twice", "remove one")
     rows = zip(cells.lines, zip(*cells.columns.values(), strict=True), strict=True)
-    return Table(
+    return RowTable(
         cells.path,
         header,
         tuple(

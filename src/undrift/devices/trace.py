@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from undrift.check import is_whole, require, require_positive
 from undrift.data.stored import damaged
-from undrift.devices.table import read_table
+from undrift.devices.table import read_rows
 
 Ids = NDArray[np.int64]
 Span = tuple[float, float]
@@ -120,7 +120,7 @@ class Trace:
         """A CSV file with the header client,start,end; one line for each span."""
         if period is not None:
             require_positive(_WHO, period=period)
-        table = read_table(path, _COLUMNS)
+        table = read_rows(path, _COLUMNS)
         for column in _COLUMNS:
             table.require_column(column)
         spans: dict[int, list[Span]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from undrift.data.clients import Clients, Pair
 from undrift.engine.participation import Floats
 from undrift.engine.world import World
 from undrift.gradients.task import Task
+from undrift.models.layout import eval_mode
 
 
 class Score(NamedTuple):
@@ -40,7 +40,7 @@ def evaluate(
     )
     if clients.test is not None and not trained:
         weighted = iter([(1.0, clients.test)])
-    with _evaluating(task), torch.no_grad():
+    with eval_mode(task.model), torch.no_grad():
         scored = [
             _score(task, x, weight * share, inputs, targets, number % world.size == world.rank)
             for number, (weight, share, inputs, targets) in enumerate(
@@ -65,18 +65,6 @@ def _score(
     return loss, weight * float((outputs.argmax(1) == targets).double().mean()), 0.0
 
 
-@contextmanager
-def _evaluating(task: Task) -> Iterator[None]:
-    """The model in eval mode; afterwards every part is as it was."""
-    modes = [(module, module.training) for module in task.model.modules()]
-    task.model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def _slices(pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
     """Each with its share of the samples."""
     inputs, targets = pair
@@ -95,7 +83,7 @@ def gradient(
 ) -> Vector:
     """Gradient at x of sum_i w_i F_i over all training data, without dropout."""
     total = torch.zeros_like(x)
-    with _evaluating(task), torch.enable_grad():
+    with eval_mode(task.model), torch.enable_grad():
         for i in world.nodes(len(clients)):
             for share, inputs, targets in _slices(clients[i], batch):
                 leaf = x.detach().requires_grad_()

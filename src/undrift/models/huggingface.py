@@ -9,7 +9,6 @@ attention could not be repeated in another execution mode.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError
+from undrift.errors import UndriftError, optional
 from undrift.models.arguments import require_token_ids, require_tokens
 
 DISTILBERT = "distilbert/distilbert-base-uncased"
@@ -45,7 +44,8 @@ def from_pretrained(name_or_folder: str | Path, *, classes: int, **options: Any)
     options: for `AutoModelForSequenceClassification.from_pretrained`, for example `dropout=0.0`,
         `pad_token_id=0`, `local_files_only=False`.
     """
-    transformers, name = _transformers(), str(name_or_folder)
+    transformers = optional("transformers", "A Hugging Face model", "transformers")
+    name = str(name_or_folder)
     settings = {
         "num_labels": classes,
         "local_files_only": True,
@@ -84,17 +84,6 @@ def distilbert(
 ) -> HuggingFace:
     """DistilBERT (67M parameters), from the local cache unless `path` names a folder."""
     return for_texts(shape, classes, path=path, **options)
-
-
-def _transformers() -> Any:
-    """Typed as Any and imported on demand: an extra that most users do without."""
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        raise UndriftError(
-            "Hugging Face models need the package transformers, got none; "
-            "pip install 'undrift[transformers]'."
-        ) from error
 
 
 def _refusal(name: str, error: Exception, local: bool) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -120,7 +122,7 @@ class Layout:
 
 
 def _levels(model: nn.Module, names: list[str]) -> tuple[int, ...]:
-    """RankBlocks in their order; whatever is in none of them comes after the last."""
+    """Return the index of each parameter's block; what is in no block comes after the last."""
     blocks = {name: level for level, name in enumerate(block_names(model))}
     return tuple(blocks.get(name.split(".", 1)[0], len(blocks)) for name in names)
 
@@ -161,6 +163,18 @@ def _convert(module: nn.Module, groups: int) -> nn.Module:
     for name, child in module.named_children():
         setattr(module, name, _convert(child, groups))
     return module
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode for a block, and give every module its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def sha256(x: Vector) -> str:

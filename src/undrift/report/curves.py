@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift.report import style
 from undrift.report.comparison import Comparison
 from undrift.results import metrics
 from undrift.results.trial import Trial
@@ -51,11 +52,6 @@ AXES = (
 )
 SMOOTHINGS = {"raw": "raw", "ema": "EMA 0.9", "window": "window 10"}
 
-# Okabe and Ito's colours, told apart by colour-blind readers; yellow, orange and sky blue darkened
-# to stand out from white paper. Seven colours and five dashes: 35 methods differ.
-COLOURS = ("#0072b2", "#d55e00", "#008763", "#b4518b", "#2f2f2f", "#a06a00", "#3a86b0")
-DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2.2), (9, 3, 2, 3), (4, 2.5))
-
 NUMBERS = 240_000  # in a page, about seven bytes each
 POINTS = 500  # of a curve at most: more than a screen tells apart
 
@@ -78,7 +74,7 @@ class Crash:
 
 
 @dataclass(frozen=True)
-class Curve:
+class MethodCurve:
     """One metric of one method."""
 
     x: Mapping[str, Floats]  # by axis
@@ -90,14 +86,14 @@ class Curve:
     def points(self) -> int:
         return len(self.seeds)
 
-    def thinned(self, most: int) -> Curve:
+    def thinned(self, most: int) -> MethodCurve:
         """Evenly, with both ends and every crash kept."""
         if self.points <= most:
             return self
         even = np.linspace(0, self.points - 1, most).round().astype(np.int64)
         kept = np.union1d(even, np.array([crash.at for crash in self.crashes], np.int64))
         new = {int(old): place for place, old in enumerate(kept)}
-        return Curve(
+        return MethodCurve(
             {axis: values[kept] for axis, values in self.x.items()},
             {
                 name: Line(line.mean[kept], line.low[kept], line.high[kept])
@@ -108,14 +104,14 @@ class Curve:
         )
 
 
-def curves(trials: Sequence[Trial], wanted: Sequence[Metric] = METRICS) -> dict[str, Curve]:
+def curves(trials: Sequence[Trial], wanted: Sequence[Metric] = METRICS) -> dict[str, MethodCurve]:
     """Of one method, by metric; without what was never measured."""
     clocks = _clocks(trials)
     found = {metric.key: _curve(trials, metric.key, clocks) for metric in wanted}
     return {key: each for key, each in found.items() if each is not None}
 
 
-def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> Curve | None:
+def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> MethodCurve | None:
     seen = [metrics.curve(trial.records, metric) for trial in trials]
     grid = np.array(sorted({at for each in seen for at in each.rounds}), np.int64)
     if not len(grid):
@@ -126,7 +122,7 @@ def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> Curve | None
         for row, each in zip(stacked[name], seen, strict=True):
             row[np.searchsorted(grid, each.rounds)] = metrics.SMOOTHINGS[name](each.values)
         stacked[name][~np.isfinite(stacked[name])] = np.nan
-    return Curve(
+    return MethodCurve(
         _spent(clocks, grid),
         {name: _line(values) for name, values in stacked.items()},
         np.isfinite(stacked["raw"]).sum(axis=0),
@@ -186,10 +182,6 @@ def _spent(clocks: Clocks, grid: NDArray[np.int64]) -> dict[str, Floats]:
     return x
 
 
-def dash(index: int) -> tuple[float, ...]:
-    return DASHES[index % len(DASHES)]
-
-
 def for_script(comparison: Comparison) -> dict[str, Any]:
     """What the page's script draws, thinned so that the page stays small."""
     methods = {label: curves(trials) for label, trials in comparison.methods.items()}
@@ -215,8 +207,8 @@ def for_script(comparison: Comparison) -> dict[str, Any]:
         "methods": [
             {
                 "label": label,
-                "colour": index % len(COLOURS),
-                "dash": " ".join(f"{length:g}" for length in dash(index)) or "none",
+                "colour": index % len(style.COLOURS),
+                "dash": " ".join(f"{length:g}" for length in style.dash(index)) or "none",
                 "curves": {key: _plain(each.thinned(most)) for key, each in found.items()},
             }
             for index, (label, found) in enumerate(methods.items())
@@ -226,11 +218,11 @@ def for_script(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _moves(each: Curve, axis: Axis) -> bool:
+def _moves(each: MethodCurve, axis: Axis) -> bool:
     return axis.key in each.x and bool(each.x[axis.key][-1] > 0)
 
 
-def _plain(each: Curve) -> dict[str, Any]:
+def _plain(each: MethodCurve) -> dict[str, Any]:
     one = bool((each.seeds <= 1).all())  # a single seed has no band
     return {
         "x": {axis: _numbers(values, 7) for axis, values in each.x.items()},

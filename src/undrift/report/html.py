@@ -9,10 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from undrift.errors import UndriftError
+from undrift.errors import optional
 from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
-from undrift.report.heat_map import heat_map
+from undrift.report.partition_map import partition_map
 from undrift.report.table import endings, primary, results, summary, to_target
 from undrift.results.strictjson import dumps
 
@@ -21,21 +21,16 @@ DRAWING = ("scales.js", "marks.js", "curves.js")
 
 def page(comparison: Comparison) -> str:
     """HTML; everything given is shown as text, whatever it contains."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
-    except ImportError:
-        raise UndriftError(
-            "A report's page needs jinja2, which is not installed; pip install 'undrift[report]'."
-        ) from None
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    jinja = optional("jinja2", "A report's page", "report")
+    Markup = optional("markupsafe", "A report's page", "report").Markup
+    environment = jinja.Environment(
+        autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(_asset("page.html.j2"))
-    curves, partition = for_script(comparison), heat_map(comparison)
+    curves, partition = for_script(comparison), partition_map(comparison)
     names = [*DRAWING, "page.js"] if curves["metrics"] else ["page.js"]
     scripts = [_asset(name) for name in names]
-    return template.render(
+    rendered: str = template.render(
         comparison=comparison,
         summary=summary(comparison),
         metric=primary(comparison),
@@ -53,6 +48,7 @@ def page(comparison: Comparison) -> str:
         scripts=[Markup(each) for each in scripts],
         policy=_policy(scripts),
     )
+    return rendered
 
 
 def write(comparison: Comparison, path: Path) -> None:

@@ -6,7 +6,6 @@ Everything takes a run, its records, a trial, or several runs or trials.
 from __future__ import annotations
 
 import html
-import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from undrift.check import require, require_choice
 from undrift.errors import optional
+from undrift.report import style
 from undrift.results.record import Record, Totals
 from undrift.results.trial import Trial
 
@@ -51,7 +51,7 @@ Source = RunLike | Trial | Iterable[Record] | Iterable[Trial] | Iterable[RunLike
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Series:
     """Records that belong together."""
 
     records: Sequence[Record]
@@ -66,20 +66,20 @@ class _Part:
         return max(0.0, _sum([self.totals], name) - _sum(self.records, name))
 
 
-def _parts(source: Source) -> list[_Part]:
+def _parts(source: Source) -> list[_Series]:
     if isinstance(source, RunLike):
         label = type(source.algorithm).__name__
-        return [_Part(list(source.records), label, source.totals)]
+        return [_Series(list(source.records), label, source.totals)]
     if isinstance(source, Trial):
         heading = {"label": source.label, "method": source.method, "seed": source.seed}
         # Of a damaged file nobody knows where the lines that are missing were.
         totals = None if source.damaged else source.totals
-        return [_Part(list(source.records), source.label, totals, heading)]
+        return [_Series(list(source.records), source.label, totals, heading)]
     expected = "a run, a trial, or a list of records, runs or trials"
     require(isinstance(source, Iterable), "A frame or plot", expected, source)
     given: list[Any] = list(source)
     if all(isinstance(each, Record) for each in given):
-        return [_Part(given)]
+        return [_Series(given)]
     for each in given:
         require(isinstance(each, RunLike | Trial), "A frame or plot", expected, each)
     return [part for each in given for part in _parts(each)]
@@ -96,7 +96,7 @@ def _spent(cost: Record | Totals, name: str) -> float | None:
     return spent
 
 
-def _metrics(parts: Iterable[_Part]) -> list[str]:
+def _metrics(parts: Iterable[_Series]) -> list[str]:
     """All fields of the records, in their order."""
     kinds = {Record: None} | {type(record): None for part in parts for record in part.records}
     return list(dict.fromkeys(each.name for kind in kinds for each in fields(kind)))
@@ -143,7 +143,7 @@ def plot(
     return _drawn(curves, metric, against, ax)
 
 
-def _points(part: _Part, metric: str, against: str) -> list[tuple[float, float]]:
+def _points(part: _Series, metric: str, against: str) -> list[tuple[float, float]]:
     """(what it took so far, the metric) of every round that has both."""
     if against == "round":
         places: list[float] = [record.round for record in part.records]
@@ -166,33 +166,30 @@ def _drawn(
     against: str,
     ax: Axes | None,
 ) -> Axes:
-    ticker = optional("matplotlib.ticker", "A plot", "report")
     axis: Axes = _new_axis() if ax is None else ax
     colours: dict[str, Any] = {}
     for label, points in curves:
-        style: dict[str, Any] = {"linewidth": 1.6}
-        # A line of one point would not be seen.
-        style |= {"marker": "o"} if len(points) == 1 else {}
-        style |= {"color": colours[label]} if label in colours else {"label": label or None}
-        (line,) = axis.plot([x for x, _ in points], [y for _, y in points], **style)
+        look: dict[str, Any] = {"linewidth": style.LINE_WIDTH}
+        # A line of one point would be invisible without a marker.
+        look |= {"marker": "o"} if len(points) == 1 else {}
+        look |= {"color": colours[label]} if label in colours else {"label": label or None}
+        (line,) = axis.plot([x for x, _ in points], [y for _, y in points], **look)
         colours.setdefault(label, line.get_color())
     axis.set(xlabel=AGAINST[against], ylabel=metric.replace("_", " "))
     if against == "round":
-        axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+        style.whole_ticks(axis.xaxis)
+    style.trim(axis)
     if any(colours):
         axis.legend(frameon=False)
     return axis
 
 
 def _new_axis() -> Any:
-    """Of a new figure: pyplot's, which keeps and shows its figures, only in a notebook."""
+    """Return the axes of a new figure; pyplot, which keeps and shows figures, is for notebooks."""
     if _in_notebook():
-        return importlib.import_module("matplotlib.pyplot").subplots(layout="constrained")[1]
-    figure = importlib.import_module("matplotlib.figure").Figure(layout="constrained")
-    importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    return figure.subplots()
+        pyplot = optional("matplotlib.pyplot", "A plot", "report")
+        return pyplot.subplots(layout="constrained")[1]
+    return style.new_figure().subplots()
 
 
 def _in_notebook() -> bool:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from undrift.config.experiment import Sweep
+from undrift.report import style
 from undrift.results.trial import Trial
 
 
@@ -51,7 +52,7 @@ class Grid:
         return shown
 
 
-def axes(sweep: Sweep) -> list[tuple[str, list[Any]]]:
+def swept_fields(sweep: Sweep) -> list[tuple[str, list[Any]]]:
     """The swept fields with their values; of fields that change together the first."""
     alone = [(path, values) for path, values in sweep.grid.items() if isinstance(values, list)]
     return [*alone, *(next(iter(table.items())) for table in sweep.together)]
@@ -59,7 +60,7 @@ def axes(sweep: Sweep) -> list[tuple[str, list[Any]]]:
 
 def grids(methods: Mapping[str, Mapping[str, Sequence[Trial]]], sweep: Sweep) -> list[Grid]:
     """One for each method that two fields were swept of, and no more than two."""
-    swept = axes(sweep)
+    swept = swept_fields(sweep)
     if len(swept) != 2 or sweep.ranges:
         return []
     (rows, row_values), (columns, column_values) = swept
@@ -78,37 +79,39 @@ def grids(methods: Mapping[str, Mapping[str, Sequence[Trial]]], sweep: Sweep) ->
     return made
 
 
-def plot_grids(found: Sequence[Grid], folder: Path) -> list[Path]:
-    """A picture each; none without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+def plot_grids(grids: Sequence[Grid], folder: Path) -> list[Path]:
+    """Write one picture for each grid and return the paths; write none without matplotlib."""
+    if not style.can_draw():
         return []
-    written: list[Path] = []
-    for grid in found:
-        shape = len(grid.row_values), len(grid.column_values)
-        figure = Figure(figsize=(1.6 + 0.8 * shape[1], 1.4 + 0.5 * shape[0]), layout="constrained")
-        FigureCanvasAgg(figure)
-        axis = figure.subplots()
-        values = np.array([[np.nan if v is None else 100 * v for v in row] for row in grid.figures])
-        image = axis.imshow(values, cmap="viridis", aspect="auto")
-        middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
-        for (i, j), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                colour = "black" if value > middle else "white"
-                weight = "bold" if grid.best == (i, j) else "normal"
-                text = f"{value:.1f}"
-                axis.text(j, i, text, ha="center", va="center", color=colour, weight=weight)
-        axis.set_xticks(range(shape[1]), [str(v) for v in grid.column_values], rotation=30)
-        axis.set_yticks(range(shape[0]), [str(v) for v in grid.row_values])
-        axis.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows))
-        axis.set_title(grid.method.replace("$", r"\$"))
-        figure.colorbar(image, ax=axis, label="accuracy %")
-        path = folder / f"heat-{_file_name(grid.method, [p.stem for p in written])}.png"
-        figure.savefig(path, dpi=150)
-        written.append(path)
-    return written
+    paths: list[Path] = []
+    for grid in grids:
+        path = folder / f"heat-{_file_name(grid.method, [p.stem for p in paths])}.png"
+        with style.drawing(style.SCREEN):
+            style.save(_draw(grid), path)
+        paths.append(path)
+    return paths
+
+
+def _draw(grid: Grid) -> Any:
+    """Return a figure with one shaded and numbered cell for each pair of values."""
+    rows, columns = len(grid.row_values), len(grid.column_values)
+    figure = style.new_figure((1.6 + 0.8 * columns, 1.4 + 0.5 * rows))
+    axes = figure.subplots()
+    values = np.array([[np.nan if v is None else 100 * v for v in row] for row in grid.figures])
+    image = axes.imshow(values, cmap=style.COLOUR_MAP, aspect="auto")
+    middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            colour = "black" if value > middle else "white"
+            weight = "bold" if grid.best == (i, j) else "normal"
+            text = f"{value:.1f}"
+            axes.text(j, i, text, ha="center", va="center", color=colour, weight=weight)
+    axes.set_xticks(range(columns), [str(v) for v in grid.column_values], rotation=30)
+    axes.set_yticks(range(rows), [str(v) for v in grid.row_values])
+    axes.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows))
+    axes.set_title(style.literal(grid.method))
+    figure.colorbar(image, ax=axes, label="accuracy %")
+    return figure
 
 
 def _short(path: str) -> str:

@@ -32,7 +32,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     caption: str
     heads: list[str]  # of the columns after the method's
     rows: dict[str, list[Cell]]  # by label
@@ -132,7 +132,7 @@ def reached(trial: Trial, round: int, metric: str) -> float | None:
     return metrics.at_round(trial.records, round, metric=metric) if ran(trial, round) else None
 
 
-def results(comparison: Comparison) -> Table:
+def results(comparison: Comparison) -> ReportTable:
     """What the methods reached and what it cost."""
     methods, metric = comparison.methods, primary(comparison)
     show = spread_percent if metric == "accuracy" else spread_amount
@@ -165,7 +165,7 @@ def results(comparison: Comparison) -> Table:
     return _table("What each method reached, and what it spent", methods, columns)
 
 
-def to_target(comparison: Comparison, accuracy: float) -> Table:
+def to_target(comparison: Comparison, accuracy: float) -> ReportTable:
     """Rounds and costs to an accuracy; ratios to the first method."""
     methods = comparison.methods
     run = {label: max(done(trial) for trial in trials) for label, trials in methods.items()}
@@ -222,9 +222,11 @@ def _ratios(column: Column, in_vain: float | None) -> dict[str, Cell]:
     return {label: cells.get(label, Cell(NONE)) for label in column}
 
 
-def _table(caption: str, methods: Methods, columns: Mapping[str, Mapping[str, Cell]]) -> Table:
+def _table(
+    caption: str, methods: Methods, columns: Mapping[str, Mapping[str, Cell]]
+) -> ReportTable:
     rows = {label: [column[label] for column in columns.values()] for label in methods}
-    return Table(caption, list(columns), rows)
+    return ReportTable(caption, list(columns), rows)
 
 
 def timed(trial: Trial) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import io
 import json
 import logging
@@ -15,7 +14,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,9 +21,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError
+from undrift.errors import UndriftError, import_or_none, optional
 from undrift.files import write_atomic
-from undrift.models.layout import raw_bytes
+from undrift.models.layout import eval_mode, raw_bytes
 
 # ONNX against torch, as |a - b| <= TOLERANCE * (1 + |b|): both sum in single precision, each in its
 # own order.
@@ -130,9 +128,9 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | Path) -> floa
     batch = isinstance(example_input, Tensor) and example_input.dim() >= 1 and len(example_input)
     got = tuple(example_input.shape) if isinstance(example_input, Tensor) else example_input
     require(bool(batch), "save_onnx", "example_input as a batch of one or more", got)
-    onnx = _optional("onnx")
-    _optional("onnxscript")  # which torch converts with
-    with _evaluating(model), torch.no_grad():
+    onnx = optional("onnx", "save_onnx", "onnx")
+    optional("onnxscript", "save_onnx", "onnx")  # torch converts with it
+    with eval_mode(model), torch.no_grad():
         content = _converted(model, example_input, onnx)
         difference = _compared(model, example_input, content)
     _write(Path(path), content)
@@ -180,9 +178,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None:
-    try:
-        runtime = importlib.import_module("onnxruntime")
-    except ImportError:
+    runtime = import_or_none("onnxruntime")
+    if runtime is None:
         return None
     generator = torch.Generator().manual_seed(0)
     inputs = _random_batch(example, generator)
@@ -210,18 +207,6 @@ def _random_batch(example: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards every part is in the mode that it was in."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without torch's remarks about itself and torchvision, or the graph of what it refuses."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch", "onnxscript")]
@@ -240,16 +225,6 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-def _optional(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UndriftError(
-            f"save_onnx needs the package {name}, which is not installed; "
-            "pip install 'undrift[onnx]'."
-        ) from error
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -23,7 +23,7 @@ from undrift.results.trial import Journal, Trial, read_trial, write_result
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.runs.jobs import ALONE, Job
 from undrift.results.tracking import Tracker
-from undrift.results.tracking import several
+from undrift.results.tracking import Trackers
 
 Watch = Callable[[Run, Record | None], None]  # None: the run has been made and begins
 
@@ -115,7 +115,7 @@ def _follow(
     trial = replace(trial, facts=facts)  # from the start, so that what is killed goes on alike
     after = run.record
     journal = Journal(recorder.folder if writes else None, job.name, trial, after=after)
-    tracker = several(recorder.trackers(job) if writes else [])
+    tracker = Trackers(recorder.trackers(job) if writes else [])
     tracker.begin(replace(journal.trial, records=journal.records[:-1]))
     if after is not None:
         tracker.add(after)

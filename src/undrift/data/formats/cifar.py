@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from undrift.data.formats.archive import read_archive
 from undrift.data.formats.images import decode
 from undrift.data.formats.pickled import Array, as_text, unpickled
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
 
 Pixels = NDArray[np.uint8]
 Batch = tuple[Pixels, NDArray[np.int64]]  # (N, 3, 32, 32) and (N,)
@@ -113,8 +113,8 @@ def _read(folder: Path, variant: _Variant) -> Stored:
         _check_labels(where / holder, labels, variant.classes)
     pixels, targets = zip(*batches[:-1], strict=True)
     return Stored(
-        Part(np.concatenate(pixels), np.concatenate(targets)),
-        Part(*batches[-1]),
+        Samples(np.concatenate(pixels), np.concatenate(targets)),
+        Samples(*batches[-1]),
         classes=variant.classes,
         labels=_class_names(where, files, variant),
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.data.stored import Array, Part, Stored, damaged
+from undrift.data.stored import Array, Samples, Stored, damaged
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MOST_DIMENSIONS = 8
@@ -108,8 +108,8 @@ def read_mnist(folder: str | Path) -> Stored:
     ids, owners = np.unique(np.concatenate(writers), return_inverse=True)
     owners = owners.astype(np.int64)
     return Stored(
-        Part(train.inputs, train.targets, owners[: len(train)]),
-        Part(test.inputs, test.targets, owners[len(train) :]),
+        Samples(train.inputs, train.targets, owners[: len(train)]),
+        Samples(test.inputs, test.targets, owners[len(train) :]),
         classes=10,
         names=tuple(str(writer) for writer in ids),
     )
@@ -130,7 +130,7 @@ def _existing(folder: Path, name: str) -> Path:
     return path
 
 
-def _read_part(folder: Path, part: str) -> Part:
+def _read_part(folder: Path, part: str) -> Samples:
     image_path = _existing(folder, f"{part}-images-idx3-ubyte")
     label_path = _existing(folder, f"{part}-labels-idx1-ubyte")
     images, labels = read_idx(image_path, dimensions=3), read_idx(label_path, dimensions=1)
@@ -143,10 +143,10 @@ def _read_part(folder: Path, part: str) -> Part:
     if labels.max() > 9:
         row = int(np.argmax(labels > 9))
         raise damaged(label_path, "labels from 0 to 9", f"{labels[row]} in row {row}", _AGAIN)
-    return Part(images[:, None], labels.astype(np.int64))
+    return Samples(images[:, None], labels.astype(np.int64))
 
 
-def _read_writers(folder: Path, train: Part, test: Part) -> tuple[Array, Array] | None:
+def _read_writers(folder: Path, train: Samples, test: Samples) -> tuple[Array, Array] | None:
     """Column 2 of the QMNIST files; only the first rows of the test file belong to MNIST."""
     names = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
     if not any(_find(folder, name) for name in names):
@@ -155,7 +155,7 @@ def _read_writers(folder: Path, train: Part, test: Part) -> tuple[Array, Array] 
     return _writers(in_train, train, exact=True), _writers(in_test, test, exact=False)
 
 
-def _writers(path: Path, part: Part, *, exact: bool) -> Array:
+def _writers(path: Path, part: Samples, *, exact: bool) -> Array:
     table = read_idx(path)
     if table.dtype != np.int32 or table.ndim != 2 or table.shape[1] < 3:
         expected = "rows of at least 3 integers (class, series, writer)"

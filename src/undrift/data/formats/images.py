@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from undrift.check import is_whole, require
 from undrift.data.formats.archive import read_archive
 from undrift.data.formats.table import check_columns, check_fraction, dealt, read_csv
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
+from undrift.errors import optional
 
 Pixels = NDArray[np.uint8]
 Source = tuple[str, Callable[[], bytes]]  # the name of a file for messages, and its bytes
@@ -25,14 +26,8 @@ _LAYOUT = "train/<class>/<image> and val/<class>/<image> (or test/<class>/<image
 
 
 def pillow() -> Any:
-    """Pillow's Image module, or one sentence on how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "Reading images needs Pillow, which is not installed; pip install 'undrift[images]'."
-        ) from error
-    return Image
+    """Return Pillow's Image module, or raise `UndriftError`."""
+    return optional("PIL.Image", "Reading images", "images", package="Pillow")
 
 
 def decode(name: str, data: bytes) -> Pixels:
@@ -149,7 +144,7 @@ def _decoded(
     inputs = decode_all([source for source, _ in (*train, *test)], size)
     targets = np.array([i for _, i in (*train, *test)], dtype=np.int64)
     cut = len(train)
-    parts = Part(inputs[:cut], targets[:cut]), Part(inputs[cut:], targets[cut:])
+    parts = Samples(inputs[:cut], targets[:cut]), Samples(inputs[cut:], targets[cut:])
     return Stored(*parts, classes=len(labels), labels=labels)
 
 

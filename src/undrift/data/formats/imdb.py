@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
 
 PADDING, UNKNOWN = 0, 1
 LONGEST = 1 << 20  # bytes of a review; the longest has 14,000
@@ -174,7 +174,7 @@ class _Texts:
         ]
         return [word for count, word in sorted(counted)[:most] if count]
 
-    def _part(self, split: str, tokens: Ids | None) -> Part:
+    def _part(self, split: str, tokens: Ids | None) -> Samples:
         """The reviews of a split; `tokens` are what provisional numbers stand for, if they are."""
         keys = sorted(key for key in self.heads if key[0] == split)
         inputs = np.full((len(keys), self.length), PADDING, dtype=np.int32)
@@ -184,4 +184,4 @@ class _Texts:
             if not len(head) and tokens is not None:
                 row[0] = UNKNOWN
         targets = np.array([SENTIMENTS.index(key[1]) for key in keys], dtype=np.int64)
-        return Part(inputs, targets)
+        return Samples(inputs, targets)

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.data.stored import Array, Part, Stored, damaged
+from undrift.data.stored import Array, Samples, Stored, damaged
 from undrift.errors import DataError
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -48,7 +48,7 @@ def read_celeba(folder: str | Path) -> Stored:
     train, test, names = _splits(folder, _Layout(_file_names, _labels(2)))
     images = _images_folder(Path(folder))
     train, test = (
-        Part(_faces(images, part.inputs), part.targets, part.owners) for part in (train, test)
+        Samples(_faces(images, part.inputs), part.targets, part.owners) for part in (train, test)
     )
     return Stored(train, test, 2, ("not smiling", "smiling"), names)
 
@@ -161,7 +161,7 @@ def _root(folder: Path) -> Path:
     return folder / "data" if (folder / "data" / "train").is_dir() else folder
 
 
-def _splits(folder: str | Path, layout: _Layout) -> tuple[Part, Part, tuple[str, ...]]:
+def _splits(folder: str | Path, layout: _Layout) -> tuple[Samples, Samples, tuple[str, ...]]:
     root = _root(Path(folder))
     found = [_Split.of(root / which, layout) for which in ("train", "test")]
     names = sorted({name for split in found for name in split.users})
@@ -199,9 +199,9 @@ class _Split:
             self.inputs.append(x)
             self.targets.append(y)
 
-    def part(self, index: dict[str, int]) -> Part:
+    def part(self, index: dict[str, int]) -> Samples:
         owners = np.repeat([index[user] for user in self.users], self.counts).astype(np.int64)
-        return Part(_joined(self.inputs), _joined(self.targets), owners)
+        return Samples(_joined(self.inputs), _joined(self.targets), owners)
 
 
 def _joined(pieces: list[Array]) -> Array:

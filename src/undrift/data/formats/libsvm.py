@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
 
 _A9A_FEATURES = 123
 _MOST_KNOWN = 100_000
@@ -130,7 +130,7 @@ def read_a9a(folder: str | Path) -> Stored:
     return Stored(_a9a_part(folder, "a9a"), _a9a_part(folder, "a9a.t"), classes=2)
 
 
-def _a9a_part(folder: Path, name: str) -> Part:
+def _a9a_part(folder: Path, name: str) -> Samples:
     options = [place / (name + end) for place in (folder, folder / "libsvm") for end in _ENDINGS]
     path = next((option for option in options if option.is_file()), None)
     if path is None:
@@ -141,4 +141,4 @@ def _a9a_part(folder: Path, name: str) -> Part:
         first = int(np.argmax(wrong))
         got = f"{labels[first]:g} in sample {first + 1}"
         raise damaged(path, "labels -1 and +1", got, "fetch the file again")
-    return Part(inputs, (labels > 0).astype(np.int64))
+    return Samples(inputs, (labels > 0).astype(np.int64))

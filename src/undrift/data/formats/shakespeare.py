@@ -26,7 +26,7 @@ from undrift.data.formats.leaf import (
     read_leaf_shakespeare,
     tokens_of,
 )
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
 
 TEXTS = ("pg100.txt", "pg100.txt.gz", "input.txt")
 _BYLINE = "by William Shakespeare"
@@ -185,5 +185,5 @@ class _Filled:
         self.targets[rows] = samples[:, -1]
         self.end = rows.stop
 
-    def part(self) -> Part:
-        return Part(self.inputs, self.targets, self.owners)
+    def part(self) -> Samples:
+        return Samples(self.inputs, self.targets, self.owners)

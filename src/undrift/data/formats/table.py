@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from undrift import keyed
 from undrift.check import require, require_choice
-from undrift.data.stored import Array, Part, Stored, damaged
+from undrift.data.stored import Array, Samples, Stored, damaged
 from undrift.errors import DataError
 
 _MOST_CATEGORIES = 1000
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """The cells of a CSV file with a header, and the line each row ends on."""
 
     path: Path
@@ -49,7 +49,7 @@ class Table:
         return np.array([number[cell] for cell in cells], dtype=np.int64), names
 
 
-def read_csv(csv_path: str | Path, *, least: int = 2) -> Table:
+def read_csv(csv_path: str | Path, *, least: int = 2) -> CsvTable:
     """All cells as stripped text, blank lines left out; rows as long as the header, or refused."""
     path = Path(csv_path)
     rows: list[tuple[str, ...]] = []
@@ -78,7 +78,7 @@ def read_csv(csv_path: str | Path, *, least: int = 2) -> Table:
         raise damaged(where, "a CSV row", error, "correct the row") from error
     if len(rows) < least:
         raise damaged(path, f"rows below its header, at least {least}", len(rows), "add rows")
-    return Table(path, dict(zip(header, zip(*rows, strict=True), strict=True)), tuple(lines))
+    return CsvTable(path, dict(zip(header, zip(*rows, strict=True), strict=True)), tuple(lines))
 
 
 def _check_header(path: Path, header: tuple[str, ...]) -> None:
@@ -90,7 +90,7 @@ def _check_header(path: Path, header: tuple[str, ...]) -> None:
         raise damaged(path, "a header of different names", f"{twice!r} twice", "rename one")
 
 
-def check_columns(who: str, table: Table, chosen: dict[str, str | None]) -> None:
+def check_columns(who: str, table: CsvTable, chosen: dict[str, str | None]) -> None:
     """Refuse column arguments that the table lacks or that name the same column."""
     given = {argument: name for argument, name in chosen.items() if name is not None}
     for argument, name in given.items():
@@ -128,13 +128,19 @@ def _sorted_names(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def dealt(
-    table: Table, inputs: Array, *, target: str, client: str | None, test_fraction: float, seed: int
+    table: CsvTable,
+    inputs: Array,
+    *,
+    target: str,
+    client: str | None,
+    test_fraction: float,
+    seed: int,
 ) -> Stored:
     """The data set of these inputs, one per row, with labels and clients from the table."""
     labels, classes = table.encoded(target)
     owners, names = (None, ()) if client is None else table.encoded(client)
     parts = [
-        Part(inputs[rows], labels[rows], None if owners is None else owners[rows])
+        Samples(inputs[rows], labels[rows], None if owners is None else owners[rows])
         for rows in split(len(table), test_fraction, seed)
     ]
     return Stored(parts[0], parts[1], classes=len(classes), labels=classes, names=names)
@@ -166,7 +172,7 @@ def read_table(
     )
 
 
-def _feature(table: Table, column: str, train: Array) -> Array:
+def _feature(table: CsvTable, column: str, train: Array) -> Array:
     """(N, 1) of standardised numbers, or (N, categories)."""
     cells = table.filled(column)
     values = [as_number(cell) for cell in cells]
@@ -191,7 +197,7 @@ def _feature(table: Table, column: str, train: Array) -> Array:
     return single
 
 
-def _one_hot(table: Table, column: str) -> NDArray[np.float32]:
+def _one_hot(table: CsvTable, column: str) -> NDArray[np.float32]:
     codes, names = table.encoded(column)
     if len(names) > _MOST_CATEGORIES:
         expected = f"at most {_MOST_CATEGORIES} categories in text column {column!r}"

@@ -5,7 +5,7 @@ A tracker is any class with `begin`, `add` and `end`; on the command line one of
 records (or totals) that come before the first one added.
 """
 
-from undrift.results.tracking.choose import NAMED, Several, parse, several
+from undrift.results.tracking.choose import NAMED, Trackers, parse
 from undrift.results.tracking.plain import CSV, Tracker, name_of
 from undrift.results.tracking.services import MLflow, TensorBoard, WandB
 
@@ -13,11 +13,10 @@ __all__ = [
     "CSV",
     "NAMED",
     "MLflow",
-    "Several",
     "TensorBoard",
     "Tracker",
+    "Trackers",
     "WandB",
     "name_of",
     "parse",
-    "several",
 ]

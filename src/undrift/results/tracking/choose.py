@@ -15,7 +15,7 @@ from undrift.results.tracking.services import MLflow, TensorBoard, WandB
 from undrift.results.trial import Trial
 
 
-class Several:
+class Trackers:
     """Trackers as one. One that fails is left out with a warning; a required one stops the run."""
 
     required: ClassVar[bool] = True
@@ -46,11 +46,6 @@ class Several:
                     "the run goes on without it.",
                     stacklevel=4,
                 )
-
-
-def several(trackers: Sequence[Tracker]) -> Tracker:
-    """All of them as one tracker, of which those that fail are left out."""
-    return Several(trackers)
 
 
 NAMED: dict[str, Callable[[Path], Tracker]] = {

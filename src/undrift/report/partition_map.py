@@ -18,7 +18,7 @@ NAMED = 40  # labels with their names at the side
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class PartitionMap:
     """`paths` shade cells of one unit each: from few samples to many; none stay blank."""
 
     clients: list[int]  # that are drawn
@@ -43,7 +43,7 @@ class HeatMap:
         return {"clients": self.clients, "labels": self.labels, "counts": self.counts.tolist()}
 
 
-def heat_map(comparison: Comparison) -> HeatMap | None:
+def partition_map(comparison: Comparison) -> PartitionMap | None:
     if comparison.partition is None:
         return None
     counts = np.asarray(comparison.partition, np.int64)
@@ -55,7 +55,7 @@ def heat_map(comparison: Comparison) -> HeatMap | None:
     edges = [level * top // LEVELS for level in range(LEVELS + 1)]  # level k: above edges[k]
     levels = np.searchsorted(edges, shown, side="left") - 1  # -1: no sample
     used = [level for level in range(LEVELS) if edges[level] < edges[level + 1]]
-    return HeatMap(
+    return PartitionMap(
         clients=drawn.tolist(),
         labels=comparison.label_names,
         counts=shown,
