@@ -26,7 +26,7 @@ _FLAT = 1e-6  # sine of the angle below which three models count as lying on a l
 
 @dataclass(frozen=True)
 class Surface:
-    """`losses[i, j]` is the loss at (u[j], v[i]); coordinates are distances from the first."""
+    """Holds losses on a plane, `losses[i, j]` at (u[j], v[i]); the first model is the origin."""
 
     u: Floats  # (size,)
     v: Floats  # (size,)
@@ -42,7 +42,7 @@ def surface(
     size: int = 25,
     margin: float = 0.2,
 ) -> Surface:
-    """size^2 losses on a grid around three models; `margin` is in widths of their extent."""
+    """Return size^2 losses on a grid around three models; `margin` is relative to their extent."""
     require(is_whole(size) and size >= 2, "surface", "size >= 2, a whole number", size)
     require_nonnegative("surface", margin=margin)
     origin, basis, points = _plane(models)
@@ -55,7 +55,7 @@ def surface(
 
 
 def _plane(models: Sequence[Vector]) -> tuple[Tensor, Tensor, Floats]:
-    """Origin, orthonormal basis (2, D) and the models' coordinates (3, 2)."""
+    """Return origin, orthonormal basis (2, D) and the models' coordinates (3, 2)."""
     shapes = [tuple(each.shape) for each in models]
     alike = len(shapes) == 3 and shapes[0] == shapes[1] == shapes[2] and len(shapes[0]) == 1
     require(alike, "surface", "three vectors of one length", shapes)
@@ -66,7 +66,7 @@ def _plane(models: Sequence[Vector]) -> tuple[Tensor, Tensor, Floats]:
     width, reach = (float(torch.linalg.vector_norm(each)) for each in (along, other))
     e1 = along / width if width > 0 else along
     aside = other - (other @ e1) * e1
-    aside = aside - (aside @ e1) * e1  # once more: rounding leaves a rest of e_1 in a thin triangle
+    aside = aside - (aside @ e1) * e1  # rounding leaves some e_1 in a thin triangle
     height = float(torch.linalg.vector_norm(aside))
     apart = width > 0 and height > _FLAT * reach
     remedy = "three on a line have no plane"
@@ -76,19 +76,21 @@ def _plane(models: Sequence[Vector]) -> tuple[Tensor, Tensor, Floats]:
 
 
 def _around(coordinates: Floats, size: int, margin: float) -> Floats:
+    """Return coordinates of the grid along one side."""
     low, high = coordinates.min(), coordinates.max()
     rim = margin * (high - low)
     return np.linspace(low - rim, high + rim, size)
 
 
 def loss_of(run: Run, data: Pair | None = None) -> Callable[[Vector], float]:
-    """Parameters -> loss of the run's model on (inputs, targets), or on what the run evaluates.
+    """Return a function from parameters to the loss on (inputs, targets).
 
-    Samples are given as the run's clients hold them; they are prepared alike.
+    Without data it is the loss on what the run evaluates. Samples are prepared as those of the
+    run's clients.
     """
     if data is None:
         return lambda x: run._evaluate(x, alone=True).loss
-    whole, everybody = Clients([data]), np.ones(1)
-    # A loss that is not a mean over samples must see all of them at once.
+    pool, weights = Clients([data]), np.ones(1)
+    # A loss that is not a mean over samples needs all of them at once.
     batch = run._course.evaluation_batch if run._course.facts.separable else len(data[1])
-    return lambda x: evaluate(run._task, x, whole, everybody, batch).loss
+    return lambda x: evaluate(run._task, x, pool, weights, batch).loss

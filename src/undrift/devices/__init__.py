@@ -1,4 +1,4 @@
-"""System heterogeneity: how fast clients and their links are, who is slow, fails, or is away."""
+"""System heterogeneity: speed and connections of clients, stragglers, failures and presence."""
 
 from undrift.devices.fleet import Device, Fleet, Jitter, Stragglers, spread
 from undrift.devices.presets import EFFICIENCY, MIXES, PRESETS, Connection, Mix, Preset, preset

@@ -1,4 +1,4 @@
-"""Devices and links by name, each figure with its source; docs/devices.md has them as a table."""
+"""Devices and connections by name, each number with its source; docs/devices.md lists them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from undrift.check import require, require_choice, require_positive
 from undrift.devices.fleet import Device
 
-# The share of the peak rate that training sustains: an assumption, not a measurement. Large runs
+# Training is assumed, not measured, to sustain this share of the peak rate. Large runs
 # report 0.38 to 0.43 (Llama Team, "The Llama 3 Herd of Models", 2024, model FLOPs utilisation);
 # a Raspberry Pi 4 reaches a third of its peak in Linpack (8 of 24 GFLOP/s in double precision:
 # W. Feiereisen, "Benchmarking the Raspberry Pi 4", 2022). Small models in small batches get less.
@@ -16,7 +16,7 @@ EFFICIENCY = 0.3
 
 @dataclass(frozen=True)
 class Connection:
-    """A kind of access; the latency is one way, half the published round trip."""
+    """A kind of network access; its latency is one way, half of the published round trip."""
 
     up: float  # bit/s
     down: float  # bit/s
@@ -26,7 +26,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Preset:
-    """A device's published peak rate in 32-bit floating point, and the link it is given."""
+    """A device that has a published peak rate in 32-bit floating point, and a connection."""
 
     name: str
     peak: float  # FLOP/s
@@ -35,6 +35,7 @@ class Preset:
 
     @property
     def source(self) -> str:
+        """Return where the numbers come from, as one sentence."""
         return f"{self.device_source}. Connection: {self.link.source}."
 
 
@@ -85,7 +86,7 @@ INFINIBAND_8 = Connection(
     source=f"NVIDIA DGX A100: eight 200 Gbit/s HDR InfiniBand ports; {_DEAN}",
 )
 
-# Cores times clock times two: a fused multiply-add counts as two operations.
+# A peak is cores times clock times two, because a fused multiply-add counts as two operations.
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -166,17 +167,18 @@ PRESETS: dict[str, Preset] = {
 
 @dataclass(frozen=True)
 class Mix:
-    """A tenth of the clients, at least one and the first ones, are fast; the others are slow."""
+    """Makes the first tenth of the clients, at least one, fast and the others slow."""
 
     fast: str
     slow: str
 
     def counts(self, clients: int) -> tuple[int, int]:
+        """Return how many of the clients are fast, and how many are slow."""
         fast = max(1, clients // 10)
         return fast, clients - fast
 
 
-# Table 4.2 of the thesis on FedaGrac: one fast node and nine slow ones.
+# Table 4.2 of the thesis on FedaGrac has one fast node and nine slow ones.
 MIXES: dict[str, Mix] = {
     f"thesis-{slow}": Mix("rtx-3080-ti", slow)
     for slow in ("raspberry-pi", "jetson", "gtx-1080-ti", "rtx-2080-ti")
@@ -184,7 +186,7 @@ MIXES: dict[str, Mix] = {
 
 
 def preset(name: str, *, efficiency: float = EFFICIENCY) -> Device:
-    """A device by name; it sustains this share of its published peak rate."""
+    """Return a device by name, which sustains this share of its published peak rate."""
     require_choice("preset", "name", name, PRESETS)
     require_positive("preset", efficiency=efficiency)
     expected = "efficiency <= 1, a share of the peak rate"

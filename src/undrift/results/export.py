@@ -1,6 +1,6 @@
-"""A trained model for others: safetensors, and ONNX where its packages are there.
+"""Exports of trained models: safetensors, and ONNX where its packages are installed.
 
-Both appear at once under their name or not at all.
+Both files are written atomically.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from undrift.errors import UndriftError, import_or_none, optional
 from undrift.files import write_atomic
 from undrift.models.layout import eval_mode, raw_bytes
 
-# ONNX against torch, as |a - b| <= TOLERANCE * (1 + |b|): both sum in single precision, each in its
-# own order.
+# ONNX and torch sum in different orders in single precision, so outputs may differ by
+# |a - b| <= TOLERANCE * (1 + |b|).
 TOLERANCE = 1e-4
 OWN_METADATA = ("undrift", "content_sha256")  # written into every file
 
@@ -34,14 +34,14 @@ OWN_METADATA = ("undrift", "content_sha256")  # written into every file
 def save_safetensors(
     model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None
 ) -> Path:
-    """The state dict by its names; `metadata` comes beside the version and a hash of the content.
+    """Write the state dict with `metadata`, the version and a hash of the content; return the path.
 
     Tied weights are written once for each of their names.
     """
     from undrift import __version__
 
-    told = dict(metadata or {})
-    for key, value in told.items():
+    header = dict(metadata or {})
+    for key, value in header.items():
         text = isinstance(key, str) and isinstance(value, str)
         require(text, "save_safetensors", "metadata of text only", {key: value}, "use str()")
         require(
@@ -50,41 +50,41 @@ def save_safetensors(
             f"metadata beside {', '.join(OWN_METADATA)}",
             key,
         )
-    # Clones, because safetensors refuses tensors that share memory.
+    # The tensors are cloned, because safetensors refuses tensors that share memory.
     state = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in _state(model).items()}
-    told |= {"undrift": __version__, "content_sha256": _digest(state)}
-    return _write(Path(path), save(state, metadata=told))
+    header |= {"undrift": __version__, "content_sha256": _digest(state)}
+    return _write(Path(path), save(state, metadata=header))
 
 
 def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
-    """Fill the model, or leave it as it was and say what does not fit; returns the metadata."""
+    """Fill the model and return the metadata, or raise an error and leave the model as it was."""
     try:
         content = Path(path).read_bytes()
         saved = load(content)
-        size = int.from_bytes(content[:8], "little")  # of the header, by the format
-        told: dict[str, str] = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
+        size = int.from_bytes(content[:8], "little")  # the format begins with the header's size
+        header: dict[str, str] = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise UndriftError(
             f"load_safetensors needs a readable safetensors file, got {str(path)!r}: {why}."
         ) from error
-    if told.get("content_sha256", _digest(saved)) != _digest(saved):
+    if header.get("content_sha256", _digest(saved)) != _digest(saved):
         raise UndriftError(
             f"load_safetensors needs a file as it was written, got {str(path)!r} whose tensors do "
             "not match its hash; export it again."
         )
     _require_fit(_state(model), saved, str(path))
     model.load_state_dict(saved, strict=False)  # the names have been compared
-    return told
+    return header
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """Without what a module's own get_extra_state may add, which need not be tensors."""
+    """Return the tensors of the state dict; get_extra_state may add other objects to it."""
     return {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:
-    """Of names, types, shapes and exact bits."""
+    """Return a hash of names, types, shapes and exact bits."""
     digest = hashlib.sha256()
     for name in sorted(state):
         leaf = state[name]
@@ -92,19 +92,22 @@ def _digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _require_fit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str) -> None:
-    missing, extra = ([n for n in a if n not in b] for a, b in ((wanted, saved), (saved, wanted)))
+def _require_fit(expected: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str) -> None:
+    """Raise `ValueError` unless both have the same names, shapes and types."""
+    missing, extra = (
+        [n for n in a if n not in b] for a, b in ((expected, saved), (saved, expected))
+    )
     if missing or extra:
-        told = ", ".join(
+        difference = ", ".join(
             f"{what} {_some(names)}"
             for what, names in (("without", missing), ("with", extra))
             if names
         )
         raise ValueError(
-            f"load_safetensors needs the tensors of the model, got {path!r} {told}; build the "
-            "model that was saved."
+            f"load_safetensors needs the tensors of the model, got {path!r} {difference}; build "
+            "the model that was saved."
         )
-    for name, leaf in wanted.items():
+    for name, leaf in expected.items():
         kinds = [f"{tuple(t.shape)} {t.dtype}" for t in (leaf, saved[name])]
         if kinds[0] != kinds[1]:
             raise ValueError(
@@ -113,13 +116,14 @@ def _require_fit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], path
             )
 
 
-def _some(names: list[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(map(repr, names[:shown])) + more
+def _some(names: list[str], most: int = 3) -> str:
+    """Return the first names as text, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def save_onnx(model: nn.Module, example_input: Tensor, path: str | Path) -> float | None:
-    """One file, with `input`, `output` and any batch size; the model stays as it was.
+    """Write one file with `input`, `output` and any batch size; the model stays as it was.
 
     `example_input` is a batch such as the model takes. The file is checked; where onnxruntime is
     installed its outputs on a random batch must be torch's within `TOLERANCE`, and the largest
@@ -138,7 +142,8 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | Path) -> floa
 
 
 def _converted(model: nn.Module, example: Tensor, onnx: ModuleType) -> bytes:
-    # torch takes a batch of one for a constant.
+    # torch takes a batch size of one for a constant, so the export gets a batch of two.
+    """Return the ONNX file's content, or raise `UndriftError`."""
     inputs = torch.cat([example, example]) if len(example) == 1 else example
     try:
         with _quiet():
@@ -170,7 +175,7 @@ def _converted(model: nn.Module, example: Tensor, onnx: ModuleType) -> bytes:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what began it, without torch's advice on how to debug it."""
+    """Return the first line of the first cause, without torch's advice on how to debug it."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -178,6 +183,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None:
+    """Return the largest difference to torch's outputs, or None without onnxruntime."""
     runtime = import_or_none("onnxruntime")
     if runtime is None:
         return None
@@ -185,9 +191,9 @@ def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None
     inputs = _random_batch(example, generator)
     with _quiet():
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        (given,) = session.run(None, {"input": inputs.numpy()})
+        (outputs,) = session.run(None, {"input": inputs.numpy()})
     exact = model(inputs.to(example.device)).cpu()
-    got = torch.from_numpy(given)
+    got = torch.from_numpy(outputs)
     if got.shape != exact.shape or not torch.allclose(got, exact, TOLERANCE, TOLERANCE):
         off = (got - exact).abs().max().item() if got.shape == exact.shape else tuple(got.shape)
         raise UndriftError(
@@ -198,7 +204,7 @@ def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None
 
 
 def _random_batch(example: Tensor, generator: torch.Generator) -> Tensor:
-    """Of another size than the example's; token ids are among those it has."""
+    """Return random inputs of another batch size; token ids are among those of the example."""
     shape = (len(example) + 1, *example.shape[1:])
     if example.is_floating_point():
         return torch.randn(shape, generator=generator).to(example.dtype)
@@ -208,7 +214,7 @@ def _random_batch(example: Tensor, generator: torch.Generator) -> Tensor:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's remarks about itself and torchvision, or the graph of what it refuses."""
+    """Silence torch's remarks about itself and torchvision, and the graphs that it prints."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch", "onnxscript")]
     levels = [logger.level for logger in loggers]
     nowhere = io.StringIO()
