@@ -1409,7 +1409,7 @@ def test_real_tiny_imagenet_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_archive_of_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_LARGEST_WHOLE", 1000)
+    monkeypatch.setattr(archive, "_LARGEST_TOTAL", 1000)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         for name in "abc":
             file.writestr(name, bytes(400))

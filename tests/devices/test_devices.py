@@ -442,6 +442,7 @@ def test_apportionment_by_hand() -> None:
     assert apportion([0.3, 0.1], 2) == [2, 0]  # a tie, though not between the nearest floats
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8), st.integers(0, 500))
 def test_apportionment_is_complete_and_within_one_of_the_quota(
     weights: list[float], n: int

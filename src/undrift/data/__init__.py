@@ -1,4 +1,4 @@
-"""Data sets, how they are dealt to clients, and how much each client runs."""
+"""Data sets, their partition among clients, and the work of each client."""
 
 from undrift.data import partition
 from undrift.data.availability import Availability, Replaced, Resampled, Spans

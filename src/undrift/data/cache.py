@@ -1,4 +1,4 @@
-"""Parsed data sets on disk: one safetensors file each, mapped into memory when read again."""
+"""A cache of parsed data sets: one safetensors file each, mapped into memory when read again."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from torch import Tensor
 from undrift.data.stored import Samples, Stored
 from undrift.files import atomic_file, user_cache
 
-FORMAT = "1"  # of the cache and of what the readers make of their files
+FORMAT = "1"  # changes when the cache or the result of a reader changes
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """Changes when a file is added, removed, replaced or touched."""
+    """Return a hash that changes when a file is added, removed, replaced or touched."""
     digest = hashlib.blake2b(FORMAT.encode(), digest_size=16)
     for path in sorted(files):
-        about = path.stat()
-        digest.update(f"{path}|{about.st_size}|{about.st_mtime_ns}\n".encode())
+        status = path.stat()
+        digest.update(f"{path}|{status.st_size}|{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def place(name: str, folder: Path) -> Path:
-    """Where the parsed form of the data set in that folder lies."""
+    """Return the path of the cached form of the data set in that folder."""
     mark = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
     return user_cache() / "parsed" / f"{name}-{mark}.safetensors"
 
 
 def read(path: Path, mark: str) -> Stored | None:
-    """What was cached of files with this fingerprint; None when it is not there or not sound."""
+    """Return the data set cached for this fingerprint, or None if it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if about.get("fingerprint") != mark:
+            metadata = file.metadata() or {}
+            if metadata.get("fingerprint") != mark:
                 return None
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return _stored(tensors, about)
+        return _stored(tensors, metadata)
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
 
 
-def _stored(tensors: dict[str, Tensor], about: dict[str, str]) -> Stored:
-    texts = json.loads(about["texts"])
+def _stored(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Stored:
+    """Return a data set from its tensors and its metadata."""
+    texts = json.loads(metadata["texts"])
 
     def part(which: str) -> Samples:
         owners = tensors.get(f"{which}.owners")
@@ -59,13 +60,13 @@ def _stored(tensors: dict[str, Tensor], about: dict[str, str]) -> Stored:
     return Stored(
         part("train"),
         part("test"),
-        int(about["classes"]),
+        int(metadata["classes"]),
         *(tuple(texts[field]) for field in ("labels", "names", "vocabulary")),
     )
 
 
 def write(path: Path, mark: str, stored: Stored) -> None:
-    """Appears by one rename or not at all; a cache that cannot be written is done without."""
+    """Write a data set to the cache, or warn if the cache cannot be written."""
     tensors: dict[str, Tensor] = {}
     for which, part in (("train", stored.train), ("test", stored.test)):
         arrays = {"inputs": part.inputs, "targets": part.targets, "owners": part.owners}
@@ -73,11 +74,11 @@ def write(path: Path, mark: str, stored: Stored) -> None:
             if array is not None:
                 tensors[f"{which}.{field}"] = torch.from_numpy(np.ascontiguousarray(array))
     texts = {field: getattr(stored, field) for field in ("labels", "names", "vocabulary")}
-    about = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
+    metadata = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as partial:
-            save_file(tensors, partial, metadata=about)
+            save_file(tensors, partial, metadata=metadata)
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"The parsed data could not be kept in {path.parent} ({error}); it is read anew each "

@@ -11,7 +11,7 @@ from undrift.errors import optional
 
 
 def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8 grey values in [0, 1] as 64 features."""
+    """Return scikit-learn's 1,797 handwritten digits, 8 x 8 grey values in [0, 1], flattened."""
     require(0 < test_fraction < 1, "digits", "test_fraction in (0, 1)", test_fraction)
     raw = optional("sklearn.datasets", "digits", "digits", package="scikit-learn").load_digits()
     inputs = torch.tensor(raw.data, dtype=torch.float32) / 16

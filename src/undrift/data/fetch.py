@@ -1,4 +1,4 @@
-"""Downloads with published checksums: a file is either whole and right, or not there.
+"""Downloads with published checksums: a file is complete and correct, or it does not exist.
 
 Bytes go to a `.part` file of the process in the same folder, which gets its name only when length
 and digest agree, so several processes may fetch the same file at once.
@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to download: its mirrors in order, its name here, its length and digest."""
+    """Describes a file to download: its mirrors in order, its name here, its length and digest."""
 
     urls: tuple[str, ...]
     name: str
@@ -51,7 +51,7 @@ Remotes = tuple[Remote, ...]
 
 
 def download(remote: Remote, folder: str | Path, *, quiet: bool = False) -> Path:
-    """The file in `folder`, downloaded unless it is there and right already."""
+    """Return the file in `folder`, and download it unless it is there and correct."""
     target = Path(folder) / remote.name
     if _right(target, remote):
         return target
@@ -78,15 +78,17 @@ def download(remote: Remote, folder: str | Path, *, quiet: bool = False) -> Path
 
 
 class _FailedError(Exception):
-    """A mirror did not give the file; the text says what it gave instead."""
+    """Says what a mirror gave instead of the file."""
 
 
 class _Bar(Protocol):
+    """Shows how many bytes have arrived."""
+
     def __call__(self, done: int, total: int | None) -> None: ...
 
 
 class _HttpOnly(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never to ftp, which the standard library would."""
+    """Follows redirects, but never to ftp, which the standard library would do."""
 
     def redirect_request(
         self,
@@ -112,16 +114,17 @@ def _hash(remote: Remote) -> Any:
 
 
 def _right(path: Path, remote: Remote) -> bool:
+    """Return whether a file has the published length and digest."""
     try:
         if remote.size is not None and path.stat().st_size != remote.size:
             return False
         with path.open("rb") as file:
-            found = _hash(remote)
+            digest = _hash(remote)
             while block := file.read(_BLOCK):
-                found.update(block)
+                digest.update(block)
     except OSError:
         return False
-    return bool(found.hexdigest() == remote.digest.partition(":")[2])
+    return bool(digest.hexdigest() == remote.digest.partition(":")[2])
 
 
 def _attempt(url: str, remote: Remote, target: Path, bar: _Bar) -> None:
@@ -136,7 +139,8 @@ def _attempt(url: str, remote: Remote, target: Path, bar: _Bar) -> None:
 
 
 def _receive(url: str, remote: Remote, file: IO[bytes], bar: _Bar) -> None:
-    found = _hash(remote)
+    """Write the body of a response to a file, or raise `_FailedError` if it is wrong."""
+    received = _hash(remote)
     done = 0
     with closing(_blocks(url, remote.size)) as blocks:
         for block, total in blocks:
@@ -144,17 +148,17 @@ def _receive(url: str, remote: Remote, file: IO[bytes], bar: _Bar) -> None:
             if total is not None and done > total:
                 raise _FailedError(f"more than {total} bytes")
             file.write(block)
-            found.update(block)
+            received.update(block)
             bar(done, total)
     if total is not None and done != total:
         raise _FailedError(f"{done} of {total} bytes")
     kind, _, digest = remote.digest.partition(":")
-    if found.hexdigest() != digest:
-        raise _FailedError(f"{kind}:{found.hexdigest()}")
+    if received.hexdigest() != digest:
+        raise _FailedError(f"{kind}:{received.hexdigest()}")
 
 
 def _blocks(url: str, size: int | None) -> Generator[tuple[bytes, int | None], None, None]:
-    """The body in blocks, an empty one first, each with the length of the whole if known."""
+    """Yield an empty block and then the body in blocks, each with the total length if known."""
     request = urllib.request.Request(url, headers={"User-Agent": "undrift"})
     opener = urllib.request.build_opener(_HttpOnly)
     try:
@@ -176,6 +180,7 @@ def _blocks(url: str, size: int | None) -> Generator[tuple[bytes, int | None], N
 
 
 def _reason(error: object) -> str:
+    """Return the reason of an error in a few words."""
     if isinstance(error, TimeoutError):
         return f"nothing for {TIMEOUT:g} seconds"
     return str(error) or type(error).__name__
@@ -183,10 +188,11 @@ def _reason(error: object) -> str:
 
 @contextmanager
 def _progress(remote: Remote, quiet: bool) -> Iterator[_Bar]:
+    """Yield a function that shows progress on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    # Here, for they would make every `import undrift` slower.
+    # rich is imported here, because it would slow down every `import undrift`.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

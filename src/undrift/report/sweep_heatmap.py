@@ -1,4 +1,4 @@
-"""Heat maps of two swept fields, one for each method: as a table and as a picture."""
+"""Heat maps of two swept fields, one for each method, as tables and as pictures."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from undrift.results.trial import Trial
 
 @dataclass(frozen=True)
 class Grid:
-    """Accuracies of one method over two fields; rows are the first's values."""
+    """Holds the accuracies of one method over two fields; rows are the first field's values."""
 
     method: str
     rows: str
     columns: str
     row_values: Sequence[Any]
     column_values: Sequence[Any]
-    figures: Sequence[Sequence[float | None]]  # mean over seeds of the last ten; None: no run
+    figures: Sequence[
+        Sequence[float | None]
+    ]  # mean over seeds of the last ten evaluations; None without a run
 
     @property
     def best(self) -> tuple[int, int] | None:
-        """Row and column; of equals the first."""
+        """Return row and column of the best accuracy, the first among equal ones."""
         places = {
             (i, j): value
             for i, line in enumerate(self.figures)
@@ -40,43 +42,44 @@ class Grid:
         return max(places, key=lambda place: places[place]) if places else None
 
     def table(self) -> Table:
+        """Return the accuracies as a table for a terminal."""
         where = f"{_short(self.rows)} down, {_short(self.columns)} across"
         title = f"{escape(self.method)}: accuracy %, {where}"
-        shown = Table("", *map(str, self.column_values), title=title)
+        table = Table("", *map(str, self.column_values), title=title)
         for i, value in enumerate(self.row_values):
             cells = [
                 "-" if figure is None else f"{100 * figure:.2f}{' *' * (self.best == (i, j))}"
                 for j, figure in enumerate(self.figures[i])
             ]
-            shown.add_row(str(value), *cells)
-        return shown
+            table.add_row(str(value), *cells)
+        return table
 
 
 def swept_fields(sweep: Sweep) -> list[tuple[str, list[Any]]]:
-    """The swept fields with their values; of fields that change together the first."""
-    alone = [(path, values) for path, values in sweep.grid.items() if isinstance(values, list)]
-    return [*alone, *(next(iter(table.items())) for table in sweep.together)]
+    """Return the swept fields with their values; for fields that change together the first."""
+    single = [(path, values) for path, values in sweep.grid.items() if isinstance(values, list)]
+    return [*single, *(next(iter(table.items())) for table in sweep.together)]
 
 
 def grids(methods: Mapping[str, Mapping[str, Sequence[Trial]]], sweep: Sweep) -> list[Grid]:
-    """One for each method that two fields were swept of, and no more than two."""
+    """Return one grid for each method if exactly two fields were swept."""
     swept = swept_fields(sweep)
     if len(swept) != 2 or sweep.ranges:
         return []
     (rows, row_values), (columns, column_values) = swept
-    made = []
+    result = []
     for title, cells in methods.items():
-        found: dict[tuple[str, str], float] = {}
+        accuracies: dict[tuple[str, str], float] = {}
         for seeds in cells.values():
             cell = seeds[0].facts.get("cell", {})
             ended = [trial for trial in seeds if trial.ended]
             if rows in cell and columns in cell and ended:
                 reached = [t.last if t.status == "finished" else 0.0 for t in ended]
-                found[str(cell[rows]), str(cell[columns])] = float(np.mean(reached))
-        figures = [[found.get((str(r), str(c))) for c in column_values] for r in row_values]
-        if found:
-            made.append(Grid(title, rows, columns, row_values, column_values, figures))
-    return made
+                accuracies[str(cell[rows]), str(cell[columns])] = float(np.mean(reached))
+        figures = [[accuracies.get((str(r), str(c))) for c in column_values] for r in row_values]
+        if accuracies:
+            result.append(Grid(title, rows, columns, row_values, column_values, figures))
+    return result
 
 
 def plot_grids(grids: Sequence[Grid], folder: Path) -> list[Path]:
@@ -115,10 +118,12 @@ def _draw(grid: Grid) -> Any:
 
 
 def _short(path: str) -> str:
+    """Return the last part of a field's path."""
     return path.rpartition(".")[2]
 
 
 def _file_name(method: str, taken: Sequence[str]) -> str:
+    """Return a name for a method's file that is not taken."""
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in method.lower())[:100]
     names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
     return next(each for each in names if f"heat-{each}" not in taken)
