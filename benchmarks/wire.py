@@ -51,7 +51,7 @@ from undrift.comm.merges import Mean, OneBit, SignSum
 from undrift.comm.routes import Ring, Route, Torus
 from undrift.core import Merge
 from undrift.engine.collectives.allreduce import all_reduce
-from undrift.engine.processes.transport import Arrived, Expected, Letter, Post, Transit
+from undrift.engine.processes.transport import Exchange, Incoming, Outgoing, Received, Transport
 from undrift.topology import near_square
 
 MERGES: dict[str, Merge] = {"mean": Mean(), "sign-vote": SignSum(vote=True), "one-bit": OneBit()}
@@ -62,7 +62,7 @@ Row = dict[str, Any]
 
 
 class Clock:
-    """Seconds in the merge's calls, sorted by whether somebody waited for them."""
+    """Sums the seconds of the merge's calls, by whether a message was under way."""
 
     def __init__(self) -> None:
         self.critical = self.hidden = self.meanwhile = 0.0
@@ -89,8 +89,8 @@ class TimedMerge:
         self._how, self._clock = how, clock
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._how, name)
-        return self._timed(found) if name in TIMED else found
+        attribute = getattr(self._how, name)
+        return self._timed(attribute) if name in TIMED else attribute
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **options: Any) -> Any:
@@ -102,26 +102,26 @@ class TimedMerge:
         return timed
 
 
-class TimedPost(Post):
-    """A post that tells the clock when messages are under way."""
+class TimedTransport(Transport):
+    """A transport that tells the clock when messages are under way."""
 
     clock: Clock
 
     def exchange(
-        self, letters: Sequence[Letter], expected: Sequence[Expected], flag: int = 0
-    ) -> Transit:
-        transit = super().exchange(letters, expected, flag)
+        self, outgoing: Sequence[Outgoing], incoming: Sequence[Incoming], flag: int = 0
+    ) -> Exchange:
+        exchange = super().exchange(outgoing, incoming, flag)
         self.clock.under_way = True
-        wait = transit.wait
+        wait = exchange.wait
 
-        def timed_wait() -> list[Arrived]:
+        def timed_wait() -> list[Received]:
             start = time.perf_counter()
-            came = wait()
+            received = wait()
             self.clock.arrived(time.perf_counter() - start)
-            return came
+            return received
 
-        transit.wait = timed_wait  # type: ignore[method-assign]
-        return transit
+        exchange.wait = timed_wait  # type: ignore[method-assign]
+        return exchange
 
 
 @dataclass(frozen=True)
@@ -129,18 +129,20 @@ class Variant:
     route: str
     merge: str
 
-    def reduce(self, post: TimedPost, v: Tensor, number: int) -> Tensor:
+    def reduce(self, transport: TimedTransport, v: Tensor, number: int) -> Tensor:
         if self.route == "backend":  # in place: `v` is a copy that was made before the clock ran
             dist.all_reduce(v)
-            return v.div_(post.size)
+            return v.div_(transport.size)
 
         def draws(purpose: str, *place: int) -> np.random.Generator:
             return keyed.generator(number, purpose, *place)
 
         how: Any = MERGES[self.merge]
         if how.lossy:
-            how = TimedMerge(how, post.clock)
-        (result,), _ = all_reduce(post, {post.rank: [v]}, how, self._route(post.size), [draws])
+            how = TimedMerge(how, transport.clock)
+        (result,), _ = all_reduce(
+            transport, {transport.rank: [v]}, how, self._route(transport.size), [draws]
+        )
         return result
 
     def _route(self, workers: int) -> Route:
@@ -157,29 +159,31 @@ def variants(workers: int) -> list[Variant]:
 
 
 def worker(coordinates: int, repeat: int) -> None:
-    """One rank; rank 0 prints the medians."""
+    """Run one rank; rank 0 prints the medians."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    post = TimedPost()
-    v = torch.randn(coordinates, generator=torch.Generator().manual_seed(post.rank))
+    transport = TimedTransport()
+    v = torch.randn(coordinates, generator=torch.Generator().manual_seed(transport.rank))
     scratch, step = torch.empty_like(v), training_step()
     samples: dict[Variant, list[list[float]]] = {}
     computed, sent = [], {}
-    check(post, v[: 8 * 10_000])
+    check(transport, v[: 8 * 10_000])
     for number in range(-1, repeat):  # the first is to warm up
-        for variant in variants(post.size):
-            post.clock, before = Clock(), post.sent
+        for variant in variants(transport.size):
+            transport.clock, before = Clock(), transport.sent
             scratch.copy_(v)
-            seconds = timed(variant.reduce, post, scratch, number + 1)
-            sent[variant] = post.sent - before
+            seconds = timed(variant.reduce, transport, scratch, number + 1)
+            sent[variant] = transport.sent - before
             if number >= 0:
-                times = over_workers(seconds, post.clock.critical, post.clock.hidden)
+                times = over_workers(seconds, transport.clock.critical, transport.clock.hidden)
                 samples.setdefault(variant, []).append(times)
         if number >= 0:
             computed.append(over_workers(timed(step))[0])
-    if post.rank == 0:
+    if transport.rank == 0:
         rows = [row(variant, each, computed, sent[variant]) for variant, each in samples.items()]
-        print(json.dumps([{**row, "workers": post.size, "coordinates": len(v)} for row in rows]))
+        print(
+            json.dumps([{**row, "workers": transport.size, "coordinates": len(v)} for row in rows])
+        )
     dist.destroy_process_group()
 
 
@@ -191,7 +195,7 @@ def timed(call: Callable[..., object], *arguments: Any) -> float:
 
 
 def over_workers(seconds: float, *parts: float) -> list[float]:
-    """The slowest worker's seconds, and means of the parts."""
+    """Return the slowest worker's seconds, and means of the parts."""
     together = torch.zeros(dist.get_world_size(), 1 + len(parts), dtype=torch.float64)
     together[dist.get_rank()] = torch.tensor([seconds, *parts], dtype=torch.float64)
     dist.all_reduce(together)
@@ -228,20 +232,20 @@ def training_step() -> Callable[[], None]:
     return step
 
 
-def check(post: TimedPost, v: Tensor) -> None:
-    """Wrong results are not worth timing."""
+def check(transport: TimedTransport, v: Tensor) -> None:
+    """Raise an error for wrong results, which are not worth timing."""
     mean, signs = v.clone(), torch.where(v >= 0, 1.0, -1.0)
     dist.all_reduce(mean)
     dist.all_reduce(signs)
-    post.clock = Clock()
-    agreed = signs.abs() == post.size
-    for variant in variants(post.size):
-        made = variant.reduce(post, v.clone(), 0)
+    transport.clock = Clock()
+    agreed = signs.abs() == transport.size
+    for variant in variants(transport.size):
+        result = variant.reduce(transport, v.clone(), 0)
         right = {
-            "mean": torch.allclose(made, mean / post.size, atol=1e-5),
+            "mean": torch.allclose(result, mean / transport.size, atol=1e-5),
             "sign-vote": torch.equal(made, torch.where(signs >= 0, 1.0, -1.0)),
-            "one-bit": torch.equal(made[agreed], signs[agreed] / post.size)
-            and abs(float((made - signs / post.size).mean())) < 0.02,
+            "one-bit": torch.equal(result[agreed], signs[agreed] / transport.size)
+            and abs(float((result - signs / transport.size).mean())) < 0.02,
         }
         if not right[variant.merge]:
             raise SystemExit(f"{variant} needs to give the right result and does not.")
@@ -282,7 +286,7 @@ def report(rows: Sequence[Row]) -> None:
 
 
 def rounds(rows: Sequence[Row]) -> list[Row]:
-    """Whole rounds as `benchmarks/scale.py` reads them; its model knows no backend."""
+    """Return rounds as `benchmarks/scale.py` reads them; its model knows no backend."""
     names = ["route", "merge", "workers", "coordinates", "bandwidth", *PARTS]
     return [
         {**{name: row[name] for name in names}, "seconds": sum(row[part] for part in PARTS)}
@@ -295,7 +299,7 @@ PARTS = {"computation": "#9aa5b1", "compression": "#e0843b", "communication": "#
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """A round of every method, one panel for each link."""
+    """Draw a round of every method, one panel for each link."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -367,24 +371,24 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("docs/wire.png"))
     parser.add_argument("--from-json", action="store_true", help="report and plot earlier results")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        worker(given.coordinates, given.repeat)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.coordinates, options.repeat)
         return
-    if not given.from_json:
+    if not options.from_json:
         rows: list[Row] = []
-        for link in given.links:
+        for link in options.links:
             slow = link != "loopback" and bits_per_second(link) < 1e9
-            repeat = max(1, -(-given.repeat // 3)) if slow else given.repeat
-            rows += measure(link, given.workers, given.coordinates, repeat)
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(rows, indent=1))
-    rows = json.loads(given.json.read_text())
-    given.rounds.parent.mkdir(parents=True, exist_ok=True)
-    given.rounds.write_text(json.dumps(rounds(rows), indent=1))
+            repeat = max(1, -(-options.repeat // 3)) if slow else options.repeat
+            rows += measure(link, options.workers, options.coordinates, repeat)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(rows, indent=1))
+    rows = json.loads(options.json.read_text())
+    options.rounds.parent.mkdir(parents=True, exist_ok=True)
+    options.rounds.write_text(json.dumps(rounds(rows), indent=1))
     report(rows)
-    plot(rows, given.plot)
-    print(f"{given.json}, {given.rounds} and {given.plot} written")
+    plot(rows, options.plot)
+    print(f"{options.json}, {options.rounds} and {options.plot} written")
 
 
 if __name__ == "__main__":
