@@ -243,7 +243,7 @@ def check(transport: TimedTransport, v: Tensor) -> None:
         result = variant.reduce(transport, v.clone(), 0)
         right = {
             "mean": torch.allclose(result, mean / transport.size, atol=1e-5),
-            "sign-vote": torch.equal(made, torch.where(signs >= 0, 1.0, -1.0)),
+            "sign-vote": torch.equal(result, torch.where(signs >= 0, 1.0, -1.0)),
             "one-bit": torch.equal(result[agreed], signs[agreed] / transport.size)
             and abs(float((result - signs / transport.size).mean())) < 0.02,
         }
