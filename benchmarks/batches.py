@@ -36,7 +36,7 @@ ENDLESS = 10**6  # rounds; as many as are asked for are played, and none is eval
 
 @dataclass(frozen=True)
 class Stopwatch(ud.FedAvg):
-    """FedAvg that notes when each step begins and ends."""
+    """Runs FedAvg and notes when each step begins and ends."""
 
     moments: list[float] = field(default_factory=list, compare=False, repr=False)
 
@@ -64,7 +64,7 @@ class Case:
     turn: int  # rounds in one; more of those that are short
 
     def rounds(self, dataset: ud.Dataset) -> Iterator[tuple[float, float]]:
-        """Seconds of a batch and of the step it is for, round after round."""
+        """Yield seconds of a batch and of the step it is for, round after round."""
         torch.manual_seed(0)
         watch = Stopwatch(lr=1e-3)
         run = ud.simulate(
@@ -93,12 +93,12 @@ CASES = (
 
 
 def dataset(name: str, data_dir: Path | None) -> ud.Dataset:
-    """The data set if it is on this machine, else random bytes of its shape."""
+    """Return the data set if it is on this machine, else random bytes of its shape."""
     if find(name, data_dir) is not None:
         return ud.data.load(name, data_dir)
     noise = torch.Generator().manual_seed(0)
     inputs = torch.randint(256, (50_000, *SHAPES[name]), generator=noise, dtype=torch.uint8)
-    part = ud.data.Part(inputs.numpy(), torch.arange(50_000).numpy() % 10)
+    part = ud.data.Samples(inputs.numpy(), torch.arange(50_000).numpy() % 10)
     stored = ud.data.Stored(part, part, classes=10)
     return ud.Dataset.of(stored, name=f"{name} (random bytes)", prepare=PUBLISHED[name].prepare)
 
@@ -106,7 +106,7 @@ def dataset(name: str, data_dir: Path | None) -> ud.Dataset:
 def measure(
     cases: dict[tuple[Case, int], Iterator[tuple[float, float]]], rounds: int
 ) -> dict[tuple[Case, int], list[tuple[float, float]]]:
-    """Of each case and number of threads, in turns; the first turn warms up and is left out."""
+    """Return seconds of each case and number of threads, taken in turns after a warm-up."""
     taken: dict[tuple[Case, int], list[tuple[float, float]]] = {key: [] for key in cases}
     for turn in range(rounds + 1):
         for (case, threads), timed in cases.items():
@@ -123,14 +123,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--data-dir", type=Path)
-    given = parser.parse_args()
-    data = {name: dataset(name, given.data_dir) for name in SHAPES}
-    cases = {(case, n): case.rounds(data[case.data]) for case in CASES for n in given.threads}
+    options = parser.parse_args()
+    data = {name: dataset(name, options.data_dir) for name in SHAPES}
+    cases = {(case, n): case.rounds(data[case.data]) for case in CASES for n in options.threads}
     machine = f"{platform.machine()}, torch {torch.__version__}"
     shown = Table(title=f"Batches of {BATCH}, medians ({machine})")
     for column in ("", "threads", "batch ms", "step ms", "share", "limit"):
         shown.add_column(column, justify="left" if column == "" else "right")
-    for (case, threads), taken in measure(cases, given.rounds).items():
+    for (case, threads), taken in measure(cases, options.rounds).items():
         batch, step = (1e3 * statistics.median(values) for values in zip(*taken, strict=True))
         share = statistics.median(batch / step for batch, step in taken)
         shown.add_row(

@@ -45,19 +45,19 @@ PACKET = 64 * 1024  # bytes that the kernel hands over at once, less where the b
 
 
 class NetworkError(UndriftError):
-    """The hosts could not be made, or what ran on them failed."""
+    """Says that hosts could not be made, or that a program on them failed."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """One host; `namespace` is empty for the machine itself."""
+    """A host that runs programs; `namespace` is empty for the machine itself."""
 
     address: str
     device: str
     namespace: str = ""
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs `argv` on this host."""
+        """Return the command line that runs `argv` on this host."""
         if not self.namespace:
             return list(argv)
         return [_tool("ip"), "netns", "exec", self.namespace, *argv]
@@ -66,20 +66,20 @@ class Host:
         return subprocess.Popen(self.command(argv), **options)
 
     def sent_bytes(self) -> int:
-        """Bytes that have left its interface, with headers; packets of up to 64 kB have one."""
+        """Return the bytes that have left the interface, with one header for up to 64 kB."""
         where = ["-n", self.namespace] if self.namespace else []
         (link,) = json.loads(_run("ip", *where, "-s", "-j", "link", "show", self.device))
         return int(link["stats64"]["tx"]["bytes"])
 
 
 def this_machine() -> Host:
-    """The machine itself, over its loopback, without limits and without root."""
+    """Return the machine itself, over its loopback, without limits and without root."""
     return Host("127.0.0.1", "lo")
 
 
 @functools.cache
 def available(rate: str | None = None, delay: str | None = None) -> str:
-    """Why such hosts cannot be made here, in words; empty when they can. Tried out once."""
+    """Return why such hosts cannot be made here, or an empty text; it is tried out once."""
     try:
         with hosts(1, rate=rate, delay=delay):
             return ""
@@ -89,7 +89,7 @@ def available(rate: str | None = None, delay: str | None = None) -> str:
 
 @contextmanager
 def hosts(count: int, rate: str | None = None, delay: str | None = None) -> Iterator[list[Host]]:
-    """`count` hosts that reach each other; they and all that runs on them end with the block.
+    """Yield `count` hosts that reach each other; they and their programs end with the block.
 
     `rate` is such as "100mbit" or "1gbit", `delay` such as "500us" or "10ms".
     """
@@ -181,7 +181,7 @@ def _text(file: IO[str]) -> str:
 
 
 def _free_port() -> int:
-    """Below the range of outgoing connections, which may take any port of theirs at any time."""
+    """Return a port below the range that outgoing connections may take at any time."""
     for port in (20_000 + secrets.randbelow(12_000) for _ in range(100)):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
@@ -196,7 +196,7 @@ def _namespace(name: str, removal: ExitStack) -> str:
 
 
 def _remove(name: str) -> None:
-    """Kill what runs in a namespace and delete it, if it is there."""
+    """Kill all programs in a namespace and delete it, if it exists."""
     listed = subprocess.run(
         [_tool("ip"), "netns", "pids", name], capture_output=True, text=True, check=False
     )
@@ -207,7 +207,7 @@ def _remove(name: str) -> None:
 
 
 def _remove_what_the_dead_left() -> None:
-    """Namespaces of processes that were killed before they could remove them."""
+    """Remove namespaces of processes that were killed before they could do so."""
     for line in _run("ip", "netns", "list").splitlines():
         found = re.match(rf"({PREFIX}-(\d+)-[0-9a-f]{{6}}-\S+)", line)
         if found and not os.path.exists(f"/proc/{found[2]}"):
@@ -215,7 +215,7 @@ def _remove_what_the_dead_left() -> None:
 
 
 def _plug(namespace: str, switch: str, number: int, link: _Link) -> Host:
-    """Join a namespace to the switch."""
+    """Connect a namespace to the switch."""
     address, port = f"10.0.0.{number + 1}", f"port{number}"
     _ip(
         namespace,
@@ -261,7 +261,7 @@ class _Link:
 
     @property
     def limit(self) -> list[str]:
-        """The token bucket in tc's words."""
+        """Return the token bucket as tc's arguments."""
         queue = self._bytes(LEAST_QUEUE, QUEUE)
         return ["tbf", "rate", str(self.rate), "burst", str(self.bucket), "limit", str(queue)]
 
@@ -270,7 +270,7 @@ class _Link:
 
 
 def bits_per_second(rate: str) -> float:
-    """Of a rate such as "100mbit"."""
+    """Return the number of a rate such as "100mbit"."""
     return _quantity("rate", rate, {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}, "'100mbit'")
 
 
@@ -296,7 +296,7 @@ def _run(tool: str, *arguments: str) -> str:
 
 @functools.cache
 def _tool(name: str) -> str:
-    """The path of ip or tc, which root's PATH may lack in containers."""
+    """Return the path of ip or tc, which root's PATH may lack in containers."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
     if found is None:
         raise NetworkError(f"Network namespaces need `{name}`, found none; install iproute2.")
@@ -324,7 +324,7 @@ with socket.create_connection((sys.argv[1], 5000)) as link:
 
 
 def throughput(sender: Host, receiver: Host, nbytes: int) -> float:
-    """Bits per second of one TCP connection that carries `nbytes`."""
+    """Return bits per second of one TCP connection that carries `nbytes`."""
     amount = [receiver.address, str(nbytes)]
     python = [sys.executable, "-S", "-c"]
     with receiver.popen([*python, _SERVE, *amount], stdout=subprocess.PIPE, text=True) as server:

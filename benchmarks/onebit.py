@@ -27,7 +27,7 @@ from undrift.engine.collectives.traffic import Traffic
 
 
 def measure(operations: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Best seconds of each, taken in turns."""
+    """Return the best seconds of each operation, taken in turns."""
     best = dict.fromkeys(operations, float("inf"))
     for _ in range(repeat):
         for name, operation in operations.items():
@@ -46,9 +46,9 @@ def main() -> None:
     parser.add_argument("--coordinates", type=int, default=25_000_000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    size, workers = given.coordinates, given.workers
+    size, workers = options.coordinates, options.workers
     noise = torch.Generator().manual_seed(0)
     vectors = [torch.randn(size, generator=noise) for _ in range(workers)]
     v, ready = vectors[0].numpy(), (vectors[0] >= 0).numpy()
@@ -78,9 +78,9 @@ def main() -> None:
         f"ring of {workers}, float32": ring(Mean(), "mean"),
         f"ring of {workers}, one bit": ring(OneBit(), "one bit"),
     }
-    best = measure(operations, given.repeat)
+    best = measure(operations, options.repeat)
     machine = f"{platform.machine()}, torch {torch.__version__}, numpy {np.__version__}"
-    print(f"{size:,} coordinates, one thread, best of {given.repeat} ({machine})")
+    print(f"{size:,} coordinates, one thread, best of {options.repeat} ({machine})")
     print(f"{'operation':38} {'ms':>9} {'M coordinates / s':>18}")
     for name, seconds in best.items():
         print(f"{name:38} {1e3 * seconds:9.2f} {size / seconds / 1e6:18,.0f}")

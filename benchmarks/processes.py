@@ -58,7 +58,7 @@ class Case:
     turn: int  # rounds in one turn; more of those that are short
 
     def start(self, clients: int) -> ud.Run:
-        """The run as this process has it: all of it, or its share when it is one of several."""
+        """Return the run of this process: all of it, or its share of several processes."""
         torch.manual_seed(0)
         samples = self.steps * self.batch
         images = torch.randn(clients, samples, 3, 32, 32)
@@ -85,14 +85,14 @@ CASES = (
 
 
 class Took(NamedTuple):
-    """Seconds by the clock, and those in which the processor worked for it."""
+    """Holds seconds by the clock, and those in which the processor worked."""
 
     clock: float
     processor: float
 
 
 def work(case: Case, clients: int) -> None:
-    """A process of a run: does what it reads, says how many seconds that took."""
+    """Run one process: for each line that it reads, play a round or exchange, and print seconds."""
     torch.set_num_threads(1)
     run = case.start(clients)
     message = torch.zeros(len(run.x))
@@ -109,18 +109,18 @@ def work(case: Case, clients: int) -> None:
 
 
 class Team:
-    """The processes of one run, which wait to be told."""
+    """Controls the processes of one run, which wait for commands."""
 
     def __init__(self, number: int, workers: Sequence[subprocess.Popen[str]]) -> None:
         self.number, self._workers = number, workers
 
     def about(self) -> dict[str, Any]:
-        """What rank 0 says when all are ready."""
+        """Return what rank 0 prints when all are ready."""
         told: list[dict[str, Any]] = [json.loads(self._line(worker)) for worker in self._workers]
         return told[0]
 
     def time(self, what: str) -> Took:
-        """Of the slowest."""
+        """Return the time of the slowest process."""
         for worker in self._workers:
             if worker.stdin is not None:
                 worker.stdin.write(f"{what}\n")
@@ -161,7 +161,7 @@ def _free_port() -> int:
 
 
 def measure(case: int, processes: int, rounds: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Return one row of the table."""
     turn, clients = CASES[case].turn, CASES[case].clients * processes
     with team(case, 1, clients) as one, team(case, processes, clients) as several:
         about = one.about()
@@ -189,20 +189,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns after the first")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)  # case, clients
-    given = parser.parse_args()
-    if given.work is not None:
-        work(CASES[given.work[0]], given.work[1])
-    if given.rounds < 1 or given.processes < 2:
+    options = parser.parse_args()
+    if options.work is not None:
+        work(CASES[options.work[0]], options.work[1])
+    if options.rounds < 1 or options.processes < 2:
         parser.error("--rounds needs a number >= 1 and --processes one >= 2.")
     before = os.getloadavg()[0]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"
-    shown = Table(title=f"A round on {given.processes} processes against one ({machine})")
-    columns = "parameters", "one s", f"{given.processes} procs s", "ratio", "cpu", "exchange ms"
+    shown = Table(title=f"A round on {options.processes} processes against one ({machine})")
+    columns = "parameters", "one s", f"{options.processes} procs s", "ratio", "cpu", "exchange ms"
     for column in ("", *columns):
         shown.add_column(column, justify="left" if column == "" else "right", no_wrap=True)
     for number, case in enumerate(CASES):
-        row = measure(number, given.processes, given.rounds)
-        quiet = given.processes == 2 and before <= 1
+        row = measure(number, options.processes, options.rounds)
+        quiet = options.processes == 2 and before <= 1
         missed = " MISSED" if quiet and row["ratio"] < TARGET else ""
         shown.add_row(
             case.name,

@@ -90,7 +90,7 @@ def rate(bandwidth: float) -> str:
 
 
 def short(value: float) -> str:
-    """Two digits, or all before the point."""
+    """Return two digits, or all before the point."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
@@ -133,7 +133,7 @@ class Measured(NamedTuple):
 
 
 def read(path: Path) -> list[Measured]:
-    """The rows of a file, or a sentence that says which one is wrong."""
+    """Return the rows of a file, or raise an error that names the wrong one."""
     try:
         rows = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -161,7 +161,7 @@ def calibrating(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def predictions(rows: Sequence[Measured]) -> list[Round]:
-    """Of each row; a coordinate's compression is that of the merge's first calibrating row."""
+    """Return predictions for the rows; compression is that of the merge's first calibrating row."""
     chosen = calibrating(rows)
     host = cost.fit([row.point for row in chosen])
     print(
@@ -288,18 +288,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--picture", type=Path, help="where to draw, such as docs/scale.png")
     parser.add_argument("--measured", type=Path, help="a JSON file of measured rounds")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        rows = read(given.measured) if given.measured else []
+        rows = read(options.measured) if options.measured else []
         predicted = predictions(rows) if rows else []
     except ValueError as error:
         sys.exit(str(error))
     tables()
     if rows:
         compare(rows, predicted)
-    if given.picture:
+    if options.picture:
         try:
-            picture(given.picture, rows, predicted)
+            picture(options.picture, rows, predicted)
         except ImportError:
             sys.exit("--picture needs matplotlib; pip install 'undrift[report]'.")
 

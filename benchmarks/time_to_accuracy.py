@@ -36,7 +36,7 @@ def method(name: str, settings: dict[str, Any]) -> Any:
 
 
 def train(name: str, settings: dict[str, Any], target: float, rounds: int) -> dict[str, Any]:
-    """Rounds and seconds until the target, or None where it is not reached."""
+    """Return rounds and seconds until the target, or None if it is not reached."""
     torch.set_num_threads(1)
     data = ud.data.load("fashion-mnist", quiet=True)
     parts = ud.data.iid(data.train[1], WORKERS, seed=0)
@@ -67,7 +67,7 @@ def train(name: str, settings: dict[str, Any], target: float, rounds: int) -> di
 
 
 def tuned(name: str, target: float, rounds: int) -> dict[str, Any]:
-    """The settings of the grid that need the fewest rounds."""
+    """Return the settings of the grid that need the fewest rounds."""
     best, fewest = None, rounds
     for values in itertools.product(*GRIDS[name].values()):
         settings = dict(zip(GRIDS[name], values, strict=True))
@@ -87,28 +87,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000, help="at most")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--worker", nargs=2, metavar=("METHOD", "SETTINGS"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        name, settings = given.worker[0], json.loads(given.worker[1])
-        print(json.dumps(train(name, settings, given.target, given.rounds)))
+    options = parser.parse_args()
+    if options.worker:
+        name, settings = options.worker[0], json.loads(options.worker[1])
+        print(json.dumps(train(name, settings, options.target, options.rounds)))
         return
-    chosen = {name: tuned(name, given.target, given.rounds) for name in GRIDS}
+    chosen = {name: tuned(name, options.target, options.rounds) for name in GRIDS}
     seconds: dict[str, list[float]] = {name: [] for name in GRIDS}
-    with hosts(WORKERS, rate=given.rate) as world:
-        for _ in range(given.repeat):
+    with hosts(WORKERS, rate=options.rate) as world:
+        for _ in range(options.repeat):
             for name, settings in chosen.items():
-                argv = ["-m", "benchmarks.time_to_accuracy", "--target", str(given.target)]
-                argv += ["--rounds", str(given.rounds), "--worker", name, json.dumps(settings)]
+                argv = ["-m", "benchmarks.time_to_accuracy", "--target", str(options.target)]
+                argv += ["--rounds", str(options.rounds), "--worker", name, json.dumps(settings)]
                 before = world[0].sent_bytes()
                 outputs = launch(world, argv, timeout=3600)
                 sent = world[0].sent_bytes() - before
                 found = json.loads(outputs[0].splitlines()[-1])
                 if found["seconds"] is None:
-                    raise SystemExit(f"{name} needs to reach {given.target} again and did not.")
+                    raise SystemExit(f"{name} needs to reach {options.target} again and did not.")
                 seconds[name].append(found["seconds"])
                 print(f"{name} {settings}: {found}, {sent / 1e6:.1f} MB sent by a host", flush=True)
     ratio = statistics.median(seconds["psgd"]) / statistics.median(seconds["marsit"])
-    print(f"{given.rate}, {given.target:.0%}: PSGD / Marsit = {ratio:.2f}")
+    print(f"{options.rate}, {options.target:.0%}: PSGD / Marsit = {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ Row = dict[str, Any]
 
 
 class Clock:
-    """Seconds in the merge's calls, sorted by whether somebody waited for them."""
+    """Sums the seconds of the merge's calls, by whether a message was under way."""
 
     def __init__(self) -> None:
         self.critical = self.hidden = self.meanwhile = 0.0
@@ -95,8 +95,8 @@ class TimedMerge:
         self._how, self._clock = how, clock
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._how, name)
-        return self._timed(found) if name in TIMED else found
+        attribute = getattr(self._how, name)
+        return self._timed(attribute) if name in TIMED else attribute
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **options: Any) -> Any:
@@ -163,7 +163,7 @@ def variants(workers: int) -> list[Variant]:
 
 
 def worker(coordinates: int, repeat: int) -> None:
-    """One rank; rank 0 prints the medians."""
+    """Run one rank; rank 0 prints the medians."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     transport = TimedTransport()
@@ -199,7 +199,7 @@ def timed(call: Callable[..., object], *arguments: Any) -> float:
 
 
 def over_workers(seconds: float, *parts: float) -> list[float]:
-    """The slowest worker's seconds, and means of the parts."""
+    """Return the slowest worker's seconds, and means of the parts."""
     together = torch.zeros(dist.get_world_size(), 1 + len(parts), dtype=torch.float64)
     together[dist.get_rank()] = torch.tensor([seconds, *parts], dtype=torch.float64)
     dist.all_reduce(together)
@@ -237,19 +237,19 @@ def training_step() -> Callable[[], None]:
 
 
 def check(transport: TimedTransport, v: Tensor) -> None:
-    """Wrong results are not worth timing."""
+    """Raise an error for wrong results, which are not worth timing."""
     mean, signs = v.clone(), torch.where(v >= 0, 1.0, -1.0)
     dist.all_reduce(mean)
     dist.all_reduce(signs)
     transport.clock = Clock()
     agreed = signs.abs() == transport.size
     for variant in variants(transport.size):
-        made = variant.reduce(transport, v.clone(), 0)
+        result = variant.reduce(transport, v.clone(), 0)
         right = {
-            "mean": torch.allclose(made, mean / transport.size, atol=1e-5),
-            "sign-vote": torch.equal(made, torch.where(signs >= 0, 1.0, -1.0)),
-            "one-bit": torch.equal(made[agreed], signs[agreed] / transport.size)
-            and abs(float((made - signs / transport.size).mean())) < 0.02,
+            "mean": torch.allclose(result, mean / transport.size, atol=1e-5),
+            "sign-vote": torch.equal(result, torch.where(signs >= 0, 1.0, -1.0)),
+            "one-bit": torch.equal(result[agreed], signs[agreed] / transport.size)
+            and abs(float((result - signs / transport.size).mean())) < 0.02,
         }
         if not right[variant.merge]:
             raise SystemExit(f"{variant} needs to give the right result and does not.")
@@ -290,7 +290,7 @@ def report(rows: Sequence[Row]) -> None:
 
 
 def rounds(rows: Sequence[Row]) -> list[Row]:
-    """Whole rounds as `benchmarks/scale.py` reads them; its model knows no backend."""
+    """Return rounds as `benchmarks/scale.py` reads them; its model knows no backend."""
     names = ["route", "merge", "workers", "coordinates", "bandwidth", *PARTS]
     return [
         {**{name: row[name] for name in names}, "seconds": sum(row[part] for part in PARTS)}
@@ -303,7 +303,7 @@ PARTS = {"computation": "#9aa5b1", "compression": "#e0843b", "communication": "#
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """A round of every method, one panel for each link."""
+    """Draw a round of every method, one panel for each link."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -375,24 +375,24 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("docs/wire.png"))
     parser.add_argument("--from-json", action="store_true", help="report and plot earlier results")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        worker(given.coordinates, given.repeat)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.coordinates, options.repeat)
         return
-    if not given.from_json:
+    if not options.from_json:
         rows: list[Row] = []
-        for link in given.links:
+        for link in options.links:
             slow = link != "loopback" and bits_per_second(link) < 1e9
-            repeat = max(1, -(-given.repeat // 3)) if slow else given.repeat
-            rows += measure(link, given.workers, given.coordinates, repeat)
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(rows, indent=1))
-    rows = json.loads(given.json.read_text())
-    given.rounds.parent.mkdir(parents=True, exist_ok=True)
-    given.rounds.write_text(json.dumps(rounds(rows), indent=1))
+            repeat = max(1, -(-options.repeat // 3)) if slow else options.repeat
+            rows += measure(link, options.workers, options.coordinates, repeat)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(rows, indent=1))
+    rows = json.loads(options.json.read_text())
+    options.rounds.parent.mkdir(parents=True, exist_ok=True)
+    options.rounds.write_text(json.dumps(rounds(rows), indent=1))
     report(rows)
-    plot(rows, given.plot)
-    print(f"{given.json}, {given.rounds} and {given.plot} written")
+    plot(rows, options.plot)
+    print(f"{options.json}, {options.rounds} and {options.plot} written")
 
 
 if __name__ == "__main__":

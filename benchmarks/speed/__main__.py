@@ -33,7 +33,7 @@ REHEARSAL = "W1b10"  # what files are read into memory by
 
 
 class Event:
-    """All contestants on one workload."""
+    """Runs all contestants on one workload."""
 
     def __init__(self, name: str, data: Path, console: Console) -> None:
         self.name, self.data, self.console = name, data, console
@@ -55,7 +55,7 @@ class Event:
         return Player.start(contestant, options, WORK / "logs" / f"{self.name}-{who}.log")
 
     def enter(self, who: str) -> None:
-        """A fresh process up to the end of its first round, which has to do the same work."""
+        """Start a process up to the end of its first round, which has to do the same work."""
         missing = CONTESTANTS[who].missing
         if missing is not None:
             self.leave_out(who, missing)
@@ -72,7 +72,7 @@ class Event:
             self.drop(who, error)
 
     def play(self, who: str, *, measured: bool) -> None:
-        """One turn."""
+        """Play one turn."""
         pids = [player.pid for player in self.players.values()]
         playing = list(self.players).index(who)
         player, score = self.players[who], self.scores[who]
@@ -129,7 +129,7 @@ def check_work(answer: dict[str, Any], expected: Amount) -> None:
 def hold(
     event: Event, names: list[str], *, rounds: int, warm_up: int, rehearsed: set[str] | None
 ) -> None:
-    """Everybody enters, then turns; in every other one the order is reversed."""
+    """Start all contestants, then play turns; the order is reversed in every other turn."""
     taking_part = [who for who in names if event.name in CONTESTANTS[who].workloads]
     for who in taking_part:
         if rehearsed is not None and who not in rehearsed and CONTESTANTS[who].missing is None:
@@ -162,29 +162,29 @@ def rehearse(who: str, console: Console) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = parsed(arguments)
+    options = parsed(arguments)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # not without them
     console = Console(width=None if sys.stdout.isatty() else show.WIDTH)
     date = results.now()
     made: dict[str, Any] = {
         "date": date,
         "machine": results.machine(),
-        "versions": results.versions(given.contestants),
-        "rounds": given.rounds,
-        "warm_up": given.warm_up,
+        "versions": results.versions(options.contestants),
+        "rounds": options.rounds,
+        "warm_up": options.warm_up,
         "workloads": {},
     }
-    place = given.out or results.place(date)
+    place = options.out or results.place(date)
     place.parent.mkdir(parents=True, exist_ok=True)
-    rehearsed: set[str] | None = set() if given.rehearsal else None
+    rehearsed: set[str] | None = set() if options.rehearsal else None
     failed = False
-    for name in given.workloads:
+    for name in options.workloads:
         path, about = workloads.write(name, WORK)
         console.print(f"{name}, {WORKLOADS[name].title}: {about}", highlight=False)
         event = Event(name, path, console)
-        how = {"rounds": given.rounds, "warm_up": given.warm_up}
+        how = {"rounds": options.rounds, "warm_up": options.warm_up}
         try:
-            hold(event, given.contestants, rehearsed=rehearsed, **how)
+            hold(event, options.contestants, rehearsed=rehearsed, **how)
         finally:
             event.close()
         failed |= event.failed
@@ -216,14 +216,14 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-rehearsal", dest="rehearsal", action="store_false", help="first rounds may read disks"
     )
-    given = parser.parse_args(arguments)
-    if given.rounds < 1 or given.warm_up < 1:
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or options.warm_up < 1:
         parser.error("--rounds and --warm-up need to be at least 1")
     try:
-        given.contestants = choose(given.contestants)
+        options.contestants = choose(options.contestants)
     except ValueError as error:
         parser.error(str(error))
-    return given
+    return options
 
 
 if __name__ == "__main__":

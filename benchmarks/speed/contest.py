@@ -23,15 +23,15 @@ UNSET = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONHOME")
 
 
 class Failed(Exception):
-    """Why a contestant cannot go on."""
+    """Says why a contestant cannot continue."""
 
 
 class Refused(Failed):
-    """Why it takes no part."""
+    """Says why a contestant does not take part."""
 
 
 class Player:
-    """`Player(command)` starts it; the time to the first round counts from there."""
+    """Runs a contestant; the time to the first round counts from its start."""
 
     def __init__(
         self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
@@ -62,7 +62,7 @@ class Player:
         return cls([who.python, "-m", module, *options.arguments()], log, env)
 
     def ready(self) -> dict[str, Any]:
-        """What it says when it is ready to play."""
+        """Return what the contestant prints when it is ready to play."""
         return self._answer("ready")
 
     def ask(self, command: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Player:
         return self._answer({"round": "seconds"}.get(command, command))
 
     def stop(self) -> None:
-        """Let it end by itself, then end what is left of it."""
+        """Wait until the contestant ends by itself, then end what is left of it."""
         found = usage.processes() or {}
         mine = usage.tree(found, self.pid)
         assert self.process.stdin is not None

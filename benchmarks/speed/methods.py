@@ -45,7 +45,7 @@ Play = Callable[[], object]
 
 
 def measure(plays: Mapping[str, Play], rounds: int, warm_up: int) -> dict[str, list[float]]:
-    """Seconds of each round after warm-up, in turns whose order alternates; not of who diverges."""
+    """Return seconds of each round after warm-up, in alternating order, without diverging runs."""
     taken: dict[str, list[float]] = {name: [] for name in plays}
     for turn in range(warm_up + rounds):
         for name in list(taken)[:: 1 if turn % 2 == 0 else -1]:
@@ -61,12 +61,12 @@ def measure(plays: Mapping[str, Play], rounds: int, warm_up: int) -> dict[str, l
 
 
 def base(method: str) -> str:
-    """What a method is compared with: the plainest of its family."""
+    """Return the method to compare with: the plainest of its family."""
     return "FedAvg" if issubclass(METHODS[method], ud.Federated) else "DSGD"
 
 
 def groups(methods: Sequence[str], together: int) -> list[list[str]]:
-    """So many at a time, all with the same base, which is asked for only where it is alone."""
+    """Return groups of methods that share a base; a base stands alone only if it was asked for."""
     found = []
     for of in dict.fromkeys(map(base, methods)):
         others = [method for method in methods if base(method) == of and method != of] or [of]
@@ -74,15 +74,15 @@ def groups(methods: Sequence[str], together: int) -> list[list[str]]:
     return found
 
 
-def compared(name: str, methods: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
-    """Of methods with the same base: seconds, the base's in the same turns, and their ratio."""
+def compared(name: str, methods: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Return seconds of methods and of their base in the same turns, and the ratio."""
     workload = WORKLOADS[name]
-    workload = replace(workload, cohort=given.cohort or workload.cohort)
+    workload = replace(workload, cohort=options.cohort or workload.cohort)
     path, _ = workloads.write(name, WORK)
     reference = base(methods[0])
     some = workload.cohort * (1 if issubclass(METHODS[reference], ud.Peer) else COHORTS)
     clients = clients_of(str(path), some if workload.cohort < 100 else None)
-    switches = {"execution": ud.ExecutionOptions(compile=given.compile)}
+    switches = {"execution": ud.ExecutionOptions(compile=options.compile)}
     runs: dict[str, ud.Run] = {}
     found: dict[str, Any] = {}
     for method in dict.fromkeys((reference, *methods)):
@@ -92,7 +92,7 @@ def compared(name: str, methods: Sequence[str], given: argparse.Namespace) -> di
         except ValueError as error:  # such as a net that it does not fit
             found[method] = {"left_out": str(error)}
     before = Reading.now([])
-    taken = measure({m: run.__next__ for m, run in runs.items()}, given.rounds, given.warm_up)
+    taken = measure({m: run.__next__ for m, run in runs.items()}, options.rounds, options.warm_up)
     span = Span.alone(before, Reading.now([]))
     for method in runs:
         found[method] = {"left_out": "It diverged."}
@@ -125,26 +125,26 @@ def table(name: str, found: Mapping[str, Any]) -> Table:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = parsed(arguments)
+    options = parsed(arguments)
     console = Console(width=None if sys.stdout.isatty() else show.WIDTH)
     date = results.now()
     made: dict[str, Any] = {
         "date": date,
         "machine": results.machine(),
         "versions": results.versions([]),
-        "rounds": given.rounds,
-        "warm_up": given.warm_up,
-        "compile": given.compile,
-        "cohort": given.cohort,
+        "rounds": options.rounds,
+        "warm_up": options.warm_up,
+        "compile": options.compile,
+        "cohort": options.cohort,
         "workloads": {},
     }
-    place = given.out or results.place(date, kind="methods")
+    place = options.out or results.place(date, kind="methods")
     place.parent.mkdir(parents=True, exist_ok=True)
-    for name in given.workloads:
+    for name in options.workloads:
         found: dict[str, Any] = made["workloads"].setdefault(name, {})
-        for group in groups(given.methods, given.together):
+        for group in groups(options.methods, options.together):
             console.print(f"{name}: {', '.join(group)}", highlight=False)
-            found |= compared(name, group, given)
+            found |= compared(name, group, options)
             place.write_text(json.dumps(made, indent=1) + "\n")
         console.print(table(name, found))
         for method, one in found.items():
@@ -152,14 +152,14 @@ def main(arguments: list[str] | None = None) -> int:
                 said = f"{method} is left out: {one['left_out']}"
                 console.print(said, highlight=False, soft_wrap=True)
     console.print(f"Results are in {place}", highlight=False, soft_wrap=True)
-    if given.write is not None:
-        page = given.write.read_text(encoding="utf-8")
-        given.write.write_text(replaced(page, markdown(made), BEGIN, END), encoding="utf-8")
+    if options.write is not None:
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(replaced(page, markdown(made), BEGIN, END), encoding="utf-8")
     return 0
 
 
 def markdown(made: Mapping[str, Any]) -> str:
-    """For each base a table: a row for each method, a column for each workload."""
+    """Return a table for each base: a row for each method, a column for each workload."""
     held = made["workloads"]
     names = list(dict.fromkeys(method for found in held.values() for method in found))
     lines = []
@@ -196,10 +196,10 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="with compile=True")
     parser.add_argument("--out", type=Path, help="instead of benchmarks/results/methods-<date>")
     parser.add_argument("--write", type=Path, help="a page with the two markers to put it between")
-    given = parser.parse_args(arguments)
-    if min(given.rounds, given.together) < 1 or given.warm_up < 0:
+    options = parser.parse_args(arguments)
+    if min(options.rounds, options.together) < 1 or options.warm_up < 0:
         parser.error("--rounds and --together need to be at least 1, --warm-up at least 0")
-    return given
+    return options
 
 
 if __name__ == "__main__":

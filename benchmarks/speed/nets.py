@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def build(workload: Workload) -> nn.Module:
-    """As `undrift.models.build` makes it, parameter for parameter."""
+    """Return the net that `undrift.models.build` makes, parameter for parameter."""
     torch.manual_seed(0)
     if workload.net == "logistic":
         return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, CLASSES))
@@ -56,7 +56,7 @@ def _resnet18() -> nn.Module:
 
 @torch.no_grad()
 def accuracy(net: nn.Module, data: Data) -> float | None:
-    """On the test set; None where there is none."""
+    """Return the accuracy on the test set, or None without one."""
     if len(data.test_targets) == 0:
         return None
     outputs = net(torch.from_numpy(data.test_inputs))
@@ -64,7 +64,7 @@ def accuracy(net: nn.Module, data: Data) -> float | None:
 
 
 def batches(inputs: Tensor, targets: Tensor, batch: int, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """So many minibatches of reshuffled epochs, by index: the quickest way in plain torch."""
+    """Return minibatches of reshuffled epochs by index, the fastest way in plain torch."""
     drawn: list[tuple[Tensor, Tensor]] = []
     while len(drawn) < steps:
         order = torch.randperm(len(targets))[: len(targets) // batch * batch].view(-1, batch)

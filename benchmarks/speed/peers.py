@@ -71,7 +71,7 @@ PEERS: dict[str, Peer] = {
 
 
 class BuildError(Exception):
-    """Why an environment could not be made, in one sentence."""
+    """Says in one sentence why an environment could not be made."""
 
 
 def python_of(name: str) -> Path:
@@ -105,13 +105,13 @@ def build(name: str) -> str:
 
 
 def _versions(name: str) -> dict[str, str]:
-    """What is installed for a peer, in lower case."""
+    """Return what is installed for a peer, in lower case."""
     shown = _pip(name, "list", "--format=json")
     return {each["name"].lower(): each["version"] for each in json.loads(shown)}
 
 
 def installed(name: str) -> dict[str, str]:
-    """The versions with which an environment was built."""
+    """Return the versions with which an environment was built."""
     return dict(json.loads((ENVIRONMENTS / name / ".ready").read_text()))
 
 
@@ -129,13 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", choices=("build", "list"))
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(PEERS))
     parser.add_argument("--again", action="store_true", help="also those that are there")
-    given = parser.parse_intermixed_args(arguments)
-    unknown = sorted(set(given.names) - set(PEERS))
+    options = parser.parse_intermixed_args(arguments)
+    unknown = sorted(set(options.names) - set(PEERS))
     if unknown:
         parser.error(f"peers are {', '.join(PEERS)}, got {', '.join(unknown)}")
     failed = False
-    for name in given.names or PEERS:
-        if given.command == "list" or (is_built(name) and not given.again):
+    for name in options.names or PEERS:
+        if options.command == "list" or (is_built(name) and not options.again):
             there = is_built(name)
             print(f"{name}: {installed(name)[PEERS[name].distribution] if there else 'not built'}")
             continue

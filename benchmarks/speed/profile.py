@@ -34,7 +34,7 @@ BEGIN, END = "<!-- profile:begin -->", "<!-- profile:end -->"
 
 
 class Stopwatch:
-    """Adds up the time in functions, over all threads; one inside another counts for itself."""
+    """Sums the time in functions over all threads; a nested function counts for itself."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -43,11 +43,11 @@ class Stopwatch:
     def timed(self, owner: Any, name: str, part: str) -> None:
         function: Callable[..., Any] = getattr(owner, name)
 
-        def measured(*given: Any, **options: Any) -> Any:
+        def measured(*positional: Any, **options: Any) -> Any:
             start, outer = time.perf_counter(), getattr(self._inside, "spent", 0.0)
             self._inside.spent = 0.0
             try:
-                return function(*given, **options)
+                return function(*positional, **options)
             finally:
                 whole = time.perf_counter() - start
                 with self._lock:
@@ -58,7 +58,7 @@ class Stopwatch:
 
 
 def watch() -> Stopwatch:
-    """The parts of a round; what is left over is the algorithm's arithmetic and the loop itself."""
+    """Time the parts of a round; the rest is the algorithm's arithmetic and the loop itself."""
     watch = Stopwatch()
     watch.timed(Autograd, "one", "gradients")
     watch.timed(Autograd, "many", "gradients")
@@ -74,7 +74,7 @@ def watch() -> Stopwatch:
 
 
 def profile(name: str, watch: Stopwatch, rounds: int, cohort: int | None) -> dict[str, Any]:
-    """Shares of each part, and the seconds and the mode of the run."""
+    """Return the share of each part, and the seconds and the mode of the run."""
     workload = WORKLOADS[name]
     if cohort is not None and cohort < workload.cohort <= 10:
         workload = replace(workload, cohort=cohort)
@@ -114,18 +114,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cohort", type=int, help="clients a round, instead of ten of them")
     parser.add_argument("--write", type=Path, help="a page with the two markers to put it between")
-    given = parser.parse_args()
+    chosen = parser.parse_args()
     clock = watch()
-    names = given.workloads.split(",")
-    found = {name: profile(name, clock, given.rounds, given.cohort) for name in names}
+    names = chosen.workloads.split(",")
+    found = {name: profile(name, clock, chosen.rounds, chosen.cohort) for name in names}
     about = machine()
     date = time.strftime("%Y-%m-%d")
     where = f"{about['cpu']}, {about['cores']} cores, torch {torch.__version__}"
     text = f"{table(found)}\n\n{date}, {where}."
     print(text)
-    if given.write is not None:
-        page = given.write.read_text(encoding="utf-8")
-        given.write.write_text(replaced(page, text, BEGIN, END), encoding="utf-8")
+    if chosen.write is not None:
+        page = chosen.write.read_text(encoding="utf-8")
+        chosen.write.write_text(replaced(page, text, BEGIN, END), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ Accuracy = Callable[[], float | None]
 
 @dataclass(frozen=True)
 class Options:
-    """What a contestant is started with."""
+    """Holds the options that a contestant is started with."""
 
     workload: str
     data: str
@@ -42,13 +42,13 @@ class Options:
         return cls(**vars(parser.parse_args(arguments)))
 
     def arguments(self) -> list[str]:
-        given = ["--workload", self.workload, "--data", self.data, "--variant", self.variant]
-        given += ["--processes", str(self.processes)]
-        return given if self.threads is None else [*given, "--threads", str(self.threads)]
+        line = ["--workload", self.workload, "--data", self.data, "--variant", self.variant]
+        line += ["--processes", str(self.processes)]
+        return line if self.threads is None else [*line, "--threads", str(self.threads)]
 
 
 class Line:
-    """The contestant's end. What a framework prints goes to stderr from here on."""
+    """The contestant's end of the protocol; what a framework prints goes to stderr."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -59,7 +59,7 @@ class Line:
         self._counts: tuple[int, int] | None = None
 
     def worked(self, steps: int, samples: int) -> None:
-        """Note what the round that is being played has done, over all clients."""
+        """Note what the current round has done, over all clients."""
         self._counts = steps, samples
 
     def next(self, accuracy: Accuracy = lambda: None) -> bool:

@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @dataclass
 class Score:
-    """One contestant on one workload. Figures of a turn are means of its rounds."""
+    """Holds one contestant's results on one workload; figures of a turn are means of its rounds."""
 
     seconds: list[float] = field(default_factory=list)  # a round, turn by turn, after warm-up
     cpu_seconds: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Score:
 
 
 def paired(theirs: Sequence[float], ours: Sequence[float]) -> float | None:
-    """The median of ratios within a turn, above one where they took longer."""
+    """Return the median of ratios within a turn, above one where `theirs` took longer."""
     ratios = [a / b for a, b in zip(theirs, ours, strict=False) if b > 0]
     return statistics.median(ratios) if ratios else None
 
@@ -53,7 +53,7 @@ def single(theirs: float | None, ours: float | None) -> float | None:
 
 
 def summary(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Medians of each contestant and, where the reference played, ratios to it."""
+    """Return medians of each contestant, and ratios to the reference if it played."""
     found: dict[str, dict[str, Any]] = {}
     ours = scores.get(REFERENCE)
     for name, score in scores.items():
@@ -74,7 +74,7 @@ def summary(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def best_set_ups(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Of each module but undrift the contestant with the shortest median round."""
+    """Return for each module but undrift the contestant with the shortest median round."""
     best: dict[str, tuple[float, str]] = {}
     for name, score in scores.items():
         module = CONTESTANTS[name].module
@@ -112,7 +112,7 @@ def _memory() -> int | None:
 
 
 def versions(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """undrift's own environment, and what peers are installed with."""
+    """Return the versions of undrift's environment and of the peers."""
     found = {"undrift": {name: metadata.version(name) for name in ("undrift", "torch", "numpy")}}
     wanted = ("torch", "jax", "ray", "numpy")
     for peer in dict.fromkeys(CONTESTANTS[name].peer for name in names):
@@ -128,12 +128,12 @@ def now() -> str:
 
 
 def place(date: str, folder: Path = RESULTS, kind: str = "speed") -> Path:
-    """speed-2026-01-31T1430.json: names sort by date."""
+    """Return speed-2026-01-31T1430.json, so that names sort by date."""
     return folder / f"{kind}-{date[:16].replace(':', '')}.json"
 
 
 def newest(folder: Path = RESULTS) -> list[Path]:
-    """The files of the newest day, oldest first: workloads may have been run one by one."""
+    """Return the files of the newest day, oldest first; workloads may have been run one by one."""
     days: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("speed-*.json")):
         days.setdefault(path.name[: len("speed-2026-01-31")], []).append(path)
@@ -141,7 +141,7 @@ def newest(folder: Path = RESULTS) -> list[Path]:
 
 
 def joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Results of several files as one; of a workload that is in two of them, the later."""
+    """Return the results of several files as one; later files replace workloads of earlier ones."""
     whole = dict(found[-1])
     whole["workloads"] = {name: held for one in found for name, held in one["workloads"].items()}
     whole["versions"] = {name: held for one in found for name, held in one["versions"].items()}

@@ -53,7 +53,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def peak() -> float:
-    """GFLOP/s of one core that does nothing but multiply and add what is in registers."""
+    """Return GFLOP/s of one core that only multiplies and adds what is in registers."""
     header = files("undrift.gradients.kernels").joinpath("vectors.hpp").read_text(encoding="utf-8")
     made = library(header + PEAK)
     made.undrift_peak.argtypes = [ctypes.c_long]
@@ -62,14 +62,14 @@ def peak() -> float:
 
 
 def bandwidth() -> float:
-    """GB/s of one core that adds two long vectors into a third."""
+    """Return GB/s of one core that adds two long vectors into a third."""
     a, b = torch.ones(2, 2**24).unbind()
     c = torch.empty_like(a)
     return max(12e-9 * 2**24 / seconds(lambda: torch.add(a, b, out=c)) for _ in range(TURNS))
 
 
 def measured() -> tuple[float, float, float]:
-    """GFLOP/s of torch and of the kernel, and operations for each byte that has to be moved."""
+    """Return GFLOP/s of torch and of the kernel, and operations per byte that is moved."""
     model = ud.models.build("cnn2", shape=(1, 28, 28), classes=10, dropout=0.0)
     task = Task(model, Layout.of(model), F.cross_entropy)
     chain = read(task, (1, 28, 28), ())
@@ -85,7 +85,7 @@ def measured() -> tuple[float, float, float]:
 
 
 def chart(top: float, wide: float, points: dict[str, float], intensity: float) -> str:
-    """Both axes logarithmic: GFLOP/s up, operations per byte to the right."""
+    """Return a chart of GFLOP/s over operations per byte, with logarithmic axes."""
     height, width, low, left, right = 16, 62, 0.5, 0.05, 2000.0
 
     def row(rate: float) -> int:
@@ -112,7 +112,7 @@ def chart(top: float, wide: float, points: dict[str, float], intensity: float) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="a page with the two markers to put it between")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     top, wide = peak(), bandwidth()
     by_torch, by_kernel, intensity = measured()
@@ -125,9 +125,9 @@ def main() -> None:
         f"{date.today()}, {about['cpu']}, {about['cores']} cores, torch {torch.__version__}."
     )
     print(text)
-    if given.write is not None:
-        page = given.write.read_text(encoding="utf-8")
-        given.write.write_text(replaced(page, text, BEGIN, END), encoding="utf-8")
+    if options.write is not None:
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(replaced(page, text, BEGIN, END), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Contestant:
 
     @property
     def peer(self) -> str | None:
-        """Whose environment it needs, or None for this one."""
+        """Return the peer whose environment is needed, or None for this one."""
         return self.module if self.module in peers.PEERS else None
 
     @property
@@ -35,7 +35,7 @@ class Contestant:
 
     @property
     def missing(self) -> str | None:
-        """Why it cannot play, if so."""
+        """Return why the contestant cannot play, if so."""
         if self.peer is None or peers.is_built(self.peer):
             return None
         build = f"python -m benchmarks.speed.peers build {self.peer}"
@@ -68,7 +68,7 @@ CONTESTANTS: dict[str, Contestant] = {
 
 
 def choose(names: list[str] | None) -> list[str]:
-    """Contestants by name, or all set-ups of one by its module; the reference always first."""
+    """Return contestants by name, or all set-ups of a module; the reference comes first."""
     wanted = {REFERENCE}
     for name in names or [*CONTESTANTS]:
         found = {name} & CONTESTANTS.keys()

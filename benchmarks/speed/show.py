@@ -37,7 +37,7 @@ def table(name: str, found: Mapping[str, Any]) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Three digits, or all before the point."""
+    """Return three digits, or all before the point."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
@@ -48,7 +48,7 @@ def state(disturbed: bool | None) -> str:
 
 
 def remarks(found: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader of the table should know."""
+    """Return what a reader of the table should know."""
     scores = found["scores"]
     disturbed = [who for who, score in scores.items() if score["disturbed"]]
     if disturbed:

@@ -32,7 +32,7 @@ DISTRIBUTIONS = {"pfl": "pfl", "flower": "flwr", "fedlab": "fedlab", "fedjax": "
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """A row for undrift's set-ups and one for the best set-up of each peer on each workload."""
+    """Return a row for undrift's set-ups and one for each peer's best set-up on each workload."""
     held = [name for name in FEDERATED if name in found["workloads"]]
     rows = _rows(found, held)
     extras = []
@@ -55,7 +55,7 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 def _rows(found: Mapping[str, Any], held: list[str]) -> dict[str, dict[str, str]]:
-    """By label, which contestant stands for it on which workload."""
+    """Return which contestant stands for each label on which workload."""
     rows: dict[str, dict[str, str]] = {}
     for name in held:
         scores = found["workloads"][name]["scores"]
@@ -114,7 +114,7 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
 
 
 def replaced(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
-    """The text with that table between its marks."""
+    """Return the text with the table between its marks."""
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise ValueError(f"The page needs one {begin} and one {end} after it; put them in.")
     before, rest = text.split(begin)
@@ -126,22 +126,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("results", nargs="*", type=Path, help="those of the newest day by default")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
     parser.add_argument("--check", action="store_true", help="only say whether it is up to date")
-    given = parser.parse_args(arguments)
-    paths = given.results or results.newest()
+    options = parser.parse_args(arguments)
+    paths = options.results or results.newest()
     if not paths:
         print(f"There are no results in {results.RESULTS}; run python -m benchmarks.speed.")
         return 1
-    text = given.readme.read_text()
+    text = options.readme.read_text()
     try:
         new = replaced(text, markdown(results.joined([json.loads(p.read_text()) for p in paths])))
     except ValueError as error:
         print(error)
         return 1
-    if given.check:
+    if options.check:
         if new != text:
-            print(f"{given.readme} is not made from {paths[-1]}; run {COMMAND}.")
+            print(f"{options.readme} is not made from {paths[-1]}; run {COMMAND}.")
         return int(new != text)
-    given.readme.write_text(new)
+    options.readme.write_text(new)
     return 0
 
 

@@ -25,7 +25,7 @@ class Process(NamedTuple):
 
 
 def parse(stat: str) -> tuple[int, Process]:
-    """A line of /proc/<pid>/stat; the name in brackets may hold spaces and brackets."""
+    """Parse a line of /proc/<pid>/stat; the name in brackets may hold spaces and brackets."""
     number, rest = stat.split(" ", 1)
     fields = rest.rpartition(")")[2].split()
     user, system, children_user, children_system = map(int, fields[11:15])
@@ -34,7 +34,7 @@ def parse(stat: str) -> tuple[int, Process]:
 
 
 def processes(proc: Path = PROC) -> dict[int, Process] | None:
-    """All that there are; None without /proc."""
+    """Return all processes, or None without /proc."""
     if not (proc / "stat").exists():
         return None
     found = {}
@@ -49,7 +49,7 @@ def processes(proc: Path = PROC) -> dict[int, Process] | None:
 
 
 def tree(found: dict[int, Process], root: int) -> set[int]:
-    """The process, its descendants, and whoever else is in the session that it leads."""
+    """Return the process, its descendants, and all others in the session that it leads."""
     inside = {root} | {pid for pid, process in found.items() if process.session == root}
     while True:
         more = {pid for pid, process in found.items() if process.parent in inside} - inside
@@ -59,12 +59,12 @@ def tree(found: dict[int, Process], root: int) -> set[int]:
 
 
 def seconds_of(found: dict[int, Process], pids: Iterable[int]) -> float:
-    """CPU time, with that of children that have ended."""
+    """Return CPU time, with that of children that have ended."""
     return sum(found[pid].ticks + found[pid].reaped for pid in pids) / TICKS
 
 
 def descendants_seconds() -> float:
-    """CPU time of the processes that this one has started, also of those that have ended."""
+    """Return CPU time of the processes that this one started, also of ended ones."""
     found = processes()
     if found is None:
         spent = os.times()
@@ -74,7 +74,7 @@ def descendants_seconds() -> float:
 
 
 def own_peak_bytes() -> int | None:
-    """Peak memory of this process and its descendants.
+    """Return peak memory of this process and its descendants.
 
     Peaks are added up. Pages of files and shared memory count once, in this process: a little too
     little for who has many processes, never too much.
@@ -92,7 +92,7 @@ def own_peak_bytes() -> int | None:
 
 
 def _status(pid: int) -> dict[str, int]:
-    """The kB lines of /proc/<pid>/status, in bytes."""
+    """Return the kB lines of /proc/<pid>/status, in bytes."""
     try:
         text = (PROC / str(pid) / "status").read_text()
     except OSError:
@@ -104,7 +104,7 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def busy_seconds(stat: str | None = None) -> float | None:
-    """CPU time that anybody took on this machine, or that its host took away from it."""
+    """Return CPU time of all processes on this machine, and what its host took away."""
     if stat is None:
         try:
             stat = (PROC / "stat").read_text()
@@ -116,7 +116,7 @@ def busy_seconds(stat: str | None = None) -> float | None:
 
 
 class Reading(NamedTuple):
-    """A moment: wall clock, the machine's CPU time, and that of each group of processes."""
+    """Holds wall clock, the machine's CPU time, and that of each group of processes."""
 
     wall: float
     busy: float | None
@@ -124,7 +124,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def now(cls, roots: Iterable[int]) -> Reading:
-        """Of the trees of these, and at last of this process alone."""
+        """Return a reading of these process trees, and last of this process."""
         busy, found = busy_seconds(), processes()
         wall = time.perf_counter()
         if busy is None or found is None:
@@ -134,7 +134,7 @@ class Reading(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What lay between two readings, or several such spans together."""
+    """Holds the differences between two readings, or the sum of such spans."""
 
     wall: float
     others: float | None  # CPU seconds of processes that take no part
@@ -142,7 +142,7 @@ class Span(NamedTuple):
 
     @classmethod
     def between(cls, before: Reading, after: Reading, playing: int) -> Span:
-        """The group of number `playing` had its turn."""
+        """Return the span in which the group `playing` had its turn."""
         wall = after.wall - before.wall
         if before.busy is None or after.busy is None:
             return cls(wall, None, None)
@@ -153,7 +153,7 @@ class Span(NamedTuple):
 
     @classmethod
     def alone(cls, before: Reading, after: Reading) -> Span:
-        """This process did everything itself; readings are of no others."""
+        """Return the span in which this process did everything itself."""
         wall = after.wall - before.wall
         if before.busy is None or after.busy is None:
             return cls(wall, None, None)
@@ -169,7 +169,7 @@ class Span(NamedTuple):
 
     @property
     def disturbed(self) -> bool | None:
-        """Whether others took more than a tenth of a core; None where that is unknown."""
+        """Return whether others took more than a tenth of a core, or None if unknown."""
         if self.others is None:
             return None
         return self.wall > 0 and self.others > DISTURBED * self.wall

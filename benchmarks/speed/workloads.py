@@ -37,18 +37,18 @@ class Workload:
 
     @property
     def epochs(self) -> int | None:
-        """Whole passes over the local data, if the steps are so many."""
+        """Return the passes over the local data, if the steps are a multiple of them."""
         passes, rest = divmod(self.steps * self.batch, self.samples)
         return passes if rest == 0 and self.samples % self.batch == 0 else None
 
     def amount(self, *, first: bool = False) -> Amount:
-        """Of a round, the first of all or a later one."""
+        """Return the amount of the first or of a later round."""
         steps = self.cohort * (self.steps + (self.starting if first else 0))
         return Amount(steps, steps * self.batch)
 
 
 class Amount(NamedTuple):
-    """What one round has to do, over all of its clients."""
+    """Holds what one round has to do, over all of its clients."""
 
     steps: int
     samples: int
@@ -85,21 +85,22 @@ def read(path: str | Path) -> Data:
 
 
 def write(name: str, folder: Path) -> tuple[Path, str]:
-    """The file of a workload's data, made once, and a sentence that says what is in it."""
+    """Write the data of a workload once; return the file and a sentence that describes it."""
     workload = WORKLOADS[name]
     train, test, prepare = _published(workload)
     origin = workload.data if prepare else "random"
     shape = "x".join(map(str, workload.shape))
     place = folder / f"{origin}-{shape}-{workload.clients}x{workload.samples}.npz"
-    about = place.with_suffix(".json")
-    if not (place.exists() and about.exists()):
+    note = place.with_suffix(".json")
+    if not (place.exists() and note.exists()):
         folder.mkdir(parents=True, exist_ok=True)
         data = _random(workload) if prepare is None else _split(workload, train, test, prepare)
-        part = place.with_suffix(".part.npz")
-        np.savez(part, **data._asdict())
-        part.rename(place)
-        about.write_text(json.dumps(_sentence(workload, origin)))
-    return place, json.loads(about.read_text())
+        from undrift.files import atomic_file
+
+        with atomic_file(place) as part, part.open("wb") as file:
+            np.savez(file, **data._asdict())
+        note.write_text(json.dumps(_sentence(workload, origin)))
+    return place, json.loads(note.read_text())
 
 
 def _sentence(workload: Workload, origin: str) -> str:
@@ -113,7 +114,7 @@ def _sentence(workload: Workload, origin: str) -> str:
 
 
 def _published(workload: Workload) -> tuple[Any, Any, Any]:
-    """Training and test pairs as stored and how to prepare them, or three times None."""
+    """Return stored training and test pairs and their preparation, or None three times."""
     if workload.data == "random":
         return None, None, None
     import undrift as ud

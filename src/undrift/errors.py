@@ -61,13 +61,16 @@ class WorkerError(UndriftError):
         self.final = final
 
 
-def optional(name: str, who: str, extra: str) -> Any:
-    """A module of an optional package; where it is not installed, a sentence with the extra."""
+def optional(name: str, who: str, extra: str, package: str = "") -> Any:
+    """Return a module of an optional package, or raise `UndriftError` with the extra to install.
+
+    `package` is the name under which the package is installed, where its modules have another.
+    """
     try:
-        return importlib.import_module(name)
+        return _import(name)
     except ImportError as error:
         raise UndriftError(
-            f"{who} needs the package {name.partition('.')[0]}, which is not installed; "
+            f"{who} needs the package {package or name.partition('.')[0]}, which is not installed; "
             f"pip install 'undrift[{extra}]'."
         ) from error
 
@@ -121,3 +124,16 @@ def _import_file(path: Path, who: str) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def import_or_none(name: str) -> Any:
+    """Return a module of an optional package, or None where that is not installed."""
+    try:
+        return _import(name)
+    except ImportError:
+        return None
+
+
+def _import(name: str) -> Any:
+    importlib.import_module(name.partition(".")[0])  # a loaded module may outlive its package
+    return importlib.import_module(name)

@@ -23,7 +23,8 @@ from tests.support import bed, distance, on_quadratics
 from undrift import testing
 from undrift.analysis import drift
 from undrift.analysis.drift import Drift, cka
-from undrift.analysis.loss_surface import Surface, loss_of, plot_surface, surface
+from undrift.analysis.loss_surface import Surface, loss_of, surface
+from undrift.report.plots import plot_surface
 
 MODES = ("loop", "stacked")
 METHODS = [

@@ -83,8 +83,8 @@ def published(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     labels = torch.arange(count) % 10
     images = torch.zeros(count, 1, 2, 2, dtype=torch.uint8)  # small, to be quick
     images[:, 0, 0, 0], images[:, 0, 0, 1] = torch.arange(count) // 256, torch.arange(count) % 256
-    part = ud.data.Part(images.numpy(), labels.numpy())
-    test = ud.data.Part(images[:50].numpy(), labels[:50].numpy())
+    part = ud.data.Samples(images.numpy(), labels.numpy())
+    test = ud.data.Samples(images[:50].numpy(), labels[:50].numpy())
     dataset = ud.Dataset.of(ud.data.Stored(part, test, classes=10), prepare=ud.data.Images())
     monkeypatch.setattr(datasets, "find", lambda name: Path())
     monkeypatch.setattr(ud.data, "load", lambda name: dataset)

@@ -23,9 +23,10 @@ from torch import nn
 
 import undrift as ud
 from tests.support import SHARED
-from undrift.data import Dataset, Images, Part, Stored, Tokens, cache, datasets
+from undrift.data import Dataset, Images, Samples, Stored, Tokens, cache, datasets
 from undrift.data.fetch import Remote
 from undrift.data.remotes import REMOTES
+from undrift.files import part_of, user_cache
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ PLACES: dict[str, Callable[[Path, pytest.MonkeyPatch], dict[str, Path]]] = {
     "environment": lambda at, patch: (
         patch.setenv("UNDRIFT_DATA", str(at)) or {"write": at / "mnist"}
     ),
-    "earlier downloads": lambda at, _: {"write": cache.user_cache() / "data" / "mnist"},
+    "earlier downloads": lambda at, _: {"write": user_cache() / "data" / "mnist"},
     "beside a checkout": lambda at, patch: (
         patch.setattr(datasets, "CHECKOUT", at / "checkout")
         or {"write": at / "shared" / "data" / "mnist"}
@@ -182,7 +183,7 @@ def _mark(kept: Path) -> str:
 def test_a_damaged_cache_is_read_anew(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
     first = ud.data.load("mnist", tmp_path)
-    (kept,) = (cache.user_cache() / "parsed").iterdir()
+    (kept,) = (user_cache() / "parsed").iterdir()
     content = kept.read_bytes()
     foreign = {"x": torch.zeros(1)}
     save_file(foreign, kept.with_suffix(".other"), metadata={"fingerprint": _mark(kept)})
@@ -223,8 +224,8 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 
 def test_everything_a_reader_returns_survives_the_cache(tmp_path: Path) -> None:
     owners = np.array([0, 1, 1])
-    train = Part(np.array([[1, 2], [3, 4], [5, 6]], dtype=np.int32), np.array([0, 1, 1]), owners)
-    test = Part(np.zeros((1, 2), dtype=np.int32), np.array([1]), np.array([0]))
+    train = Samples(np.array([[1, 2], [3, 4], [5, 6]], dtype=np.int32), np.array([0, 1, 1]), owners)
+    test = Samples(np.zeros((1, 2), dtype=np.int32), np.array([1]), np.array([0]))
     stored = Stored(train, test, 2, ("no", "yes"), ("Ann", "Bö"), ("", "a"))
     cache.write(tmp_path / "c.safetensors", "mark", stored)
     again = cache.read(tmp_path / "c.safetensors", "mark")
@@ -286,7 +287,7 @@ def test_an_unfinished_download_does_not_pass_for_the_data_set(
 ) -> None:
     folder = tmp_path / "cache" / "data" / "mnist"
     folder.mkdir(parents=True)
-    (folder / "train-images-idx3-ubyte.gz.ab12.part").write_bytes(b"half")
+    part_of(folder / "train-images-idx3-ubyte.gz").write_bytes(b"half")
     assert datasets.find("mnist") is None
     assert len(ud.data.load("mnist").train[1]) == 20
 
@@ -354,9 +355,9 @@ def test_an_environment_that_names_no_folder(
 def small(owners: bool = True) -> Dataset:
     rng = np.random.default_rng(0)
 
-    def part(count: int) -> Part:
+    def part(count: int) -> Samples:
         images = rng.integers(0, 256, (count, 3, 8, 8), dtype=np.uint8)
-        return Part(images, np.arange(count) % 4, np.arange(count) % 5 if owners else None)
+        return Samples(images, np.arange(count) % 4, np.arange(count) % 5 if owners else None)
 
     prepare = Images((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), crop=2, flip=True)
     stored = Stored(part(40), part(12), 4, names=tuple("abcde") if owners else ())
@@ -409,7 +410,7 @@ def test_what_is_tested_on() -> None:
 
 
 def test_unequal_arrays_are_refused() -> None:
-    part = Part(np.zeros((3, 2), dtype=np.float32), np.zeros(2, dtype=np.int64))
+    part = Samples(np.zeros((3, 2), dtype=np.float32), np.zeros(2, dtype=np.int64))
     with pytest.raises(ValueError, match="as many targets as inputs in its train part"):
         Dataset.of(Stored(part, part, 2), name="mine")
 

@@ -32,7 +32,7 @@ from undrift.data.formats.images import read_image_folder, read_image_table, rea
 from undrift.data.formats.libsvm import read_a9a, read_libsvm
 from undrift.data.formats.table import read_table
 from undrift.data.stored import Stored
-from undrift.errors import DataError
+from undrift.errors import DataError, UndriftError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -462,7 +462,9 @@ def test_mosaics_without_pillow_say_what_to_install(
 ) -> None:
     put(tmp_path, mosaic_files()[0])
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"needs Pillow.*pip install 'undrift\[images\]'\.$"):
+    with pytest.raises(
+        UndriftError, match=r"needs the package Pillow.*pip install 'undrift\[images\]'\.$"
+    ):
         read_cifar10(tmp_path)
 
 
@@ -989,7 +991,9 @@ def test_images_without_pillow_say_what_to_install(
 ) -> None:
     tree(tmp_path, FOLDER)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"needs Pillow.*pip install 'undrift\[images\]'\.$"):
+    with pytest.raises(
+        UndriftError, match=r"needs the package Pillow.*pip install 'undrift\[images\]'\.$"
+    ):
         read_image_folder(tmp_path)
 
 
@@ -1405,7 +1409,7 @@ def test_real_tiny_imagenet_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_archive_of_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_LARGEST_WHOLE", 1000)
+    monkeypatch.setattr(archive, "_LARGEST_TOTAL", 1000)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         for name in "abc":
             file.writestr(name, bytes(400))

@@ -18,7 +18,7 @@ from tests.support import SHARED
 from undrift.data.formats.imdb import read_imdb, words_of
 from undrift.data.formats.leaf import LETTERS
 from undrift.data.formats.shakespeare import read_roles, read_shakespeare
-from undrift.data.stored import Part, Stored
+from undrift.data.stored import Samples, Stored
 from undrift.errors import DataError
 
 PLAYS = SHARED / "shakespeare"
@@ -159,7 +159,7 @@ def brute(said: dict[str, str], window: int, share: float) -> dict[str, list[tup
     return found
 
 
-def shown(stored: Stored, part: Part) -> list[tuple[str, str, str]]:
+def shown(stored: Stored, part: Samples) -> list[tuple[str, str, str]]:
     assert part.owners is not None
     return [
         (

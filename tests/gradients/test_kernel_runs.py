@@ -22,6 +22,7 @@ from tests.cli.test_cli import call, undrift  # noqa: F401 -- fixtures
 from undrift import tree
 from undrift.engine.tuning import select
 from undrift.errors import DivergenceError
+from undrift.files import part_of
 from undrift.gradients.kernels import Kernels, builder
 from undrift.testing import finish, start
 
@@ -309,8 +310,9 @@ class TestBuilder:
         assert len(list((tmp_path / "here" / "kernels").glob("*.so"))) == 1
 
     def test_what_a_killed_build_has_left_is_swept(self) -> None:
-        old, new = (self.folder / f"{builder.BUILDING}{age}" for age in ("old", "new"))
-        old.mkdir(parents=True), new.mkdir()
+        self.folder.mkdir(parents=True)
+        old, new = (part_of(self.folder / "kernel.so") for _ in range(2))
+        old.touch(), new.touch()
         os.utime(old, (0, 0))
         builder.library(self.SOURCE)
         assert not old.exists()

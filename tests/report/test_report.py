@@ -21,7 +21,7 @@ import undrift.report
 from undrift.errors import UndriftError
 from undrift.report import Comparison, figures, page, write
 from undrift.report.curves import METRICS, curves, for_script
-from undrift.report.heat_map import heat_map
+from undrift.report.partition_map import partition_map
 from undrift.results.record import PeerRecord, Record
 from undrift.results.trial import Trial
 
@@ -490,7 +490,7 @@ def cells(path: str) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("most", [0, 1, 2, 5, 7, 300])
 def test_every_cell_has_the_shade_of_its_number(most: int) -> None:
     counts = np.random.default_rng(most).integers(0, most + 1, (9, 4))
-    got = heat_map(Comparison("", [trial("A", 0, [])], partition=counts))
+    got = partition_map(Comparison("", [trial("A", 0, [])], partition=counts))
     assert got is not None
     drawn: list[tuple[int, int]] = []
     for path, text in zip(got.paths, got.ranges, strict=True):
@@ -505,7 +505,7 @@ def test_every_cell_has_the_shade_of_its_number(most: int) -> None:
 
 
 def test_the_partition_in_words(two: Comparison) -> None:
-    got = heat_map(two)
+    got = partition_map(two)
     assert got is not None
     assert got.words == (
         "3 clients hold 15 samples of 2 labels. Samples of a client: 3 to 9, median 3; "
@@ -516,7 +516,7 @@ def test_the_partition_in_words(two: Comparison) -> None:
 
 def test_of_many_clients_some_are_drawn() -> None:
     counts = np.ones((5000, 10), np.int64)
-    got = heat_map(Comparison("", [trial("A", 0, [])], partition=counts))
+    got = partition_map(Comparison("", [trial("A", 0, [])], partition=counts))
     assert got is not None
     assert got.clients[0] == 0
     assert got.clients[-1] == 4999
@@ -573,8 +573,16 @@ def test_pictures_fit_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "make", "what"),
     [
-        ("matplotlib", lambda c, folder: figures(c, folder / "f"), "Figures need matplotlib"),
-        ("jinja2", lambda c, folder: write(c, folder / "p.html"), "A report's page needs jinja2"),
+        (
+            "matplotlib",
+            lambda c, folder: figures(c, folder / "f"),
+            "A figure needs the package matplotlib",
+        ),
+        (
+            "jinja2",
+            lambda c, folder: write(c, folder / "p.html"),
+            "A report's page needs the package jinja2",
+        ),
     ],
     ids=["figures", "page"],
 )

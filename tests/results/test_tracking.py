@@ -22,10 +22,10 @@ from undrift.results.tracking import (
     MLflow,
     TensorBoard,
     Tracker,
+    Trackers,
     WandB,
     parse,
     services,
-    several,
 )
 from undrift.results.trial import Trial
 
@@ -155,7 +155,7 @@ def test_csv_refuses_other_columns(tmp_path: Path) -> None:
 
 def test_csv_without_room_stops_with_the_reason_and_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
-    tracker = several([CSV(path)])
+    tracker = Trackers([CSV(path)])
     tracker.begin(TRIAL)
     tracker.add(record(1))
     before = path.read_bytes()
@@ -269,7 +269,7 @@ def test_tensorboard_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
 
 def test_tensorboard_without_room_is_left_out(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    tracker = several([TensorBoard(tmp_path), CSV(tmp_path)])
+    tracker = Trackers([TensorBoard(tmp_path), CSV(tmp_path)])
     tracker.begin(TRIAL)
     tracker.add(record(1))
     (path,) = (tmp_path / "FedAvg_lr=0.1-seed3").iterdir()
@@ -580,7 +580,7 @@ class Failing:
 def test_one_that_fails_is_left_out_with_one_warning(moment: str, asked: int, said: str) -> None:
     bad, good = Failing(moment, ConnectionError("away\nfor long")), Failing("never", OSError())
     with pytest.warns(UserWarning, match="Failing failed") as warned:
-        follow(several([bad, good]), record(1), record(2), record(3))
+        follow(Trackers([bad, good]), record(1), record(2), record(3))
     assert [str(each.message) for each in warned] == [
         f"Failing failed {said} (ConnectionError: away for long); the run goes on without it."
     ]
@@ -589,9 +589,9 @@ def test_one_that_fails_is_left_out_with_one_warning(moment: str, asked: int, sa
 
 def test_one_that_is_required_stops_the_run() -> None:
     with pytest.raises(OSError, match="full"):
-        follow(several([Failing("add", OSError("full"), required=True)]), record(1))
+        follow(Trackers([Failing("add", OSError("full"), required=True)]), record(1))
 
 
 def test_a_user_who_stops_the_run_stops_it() -> None:
     with pytest.raises(KeyboardInterrupt):
-        follow(several([Failing("add", KeyboardInterrupt())]), record(1))
+        follow(Trackers([Failing("add", KeyboardInterrupt())]), record(1))

@@ -25,7 +25,7 @@ from undrift.results.trial import (
     read_records,
     read_trial,
     read_trials,
-    write_atomic,
+    write_result,
 )
 from undrift.runs.folder import EXPERIMENT, claim, describe, read
 
@@ -125,9 +125,9 @@ class TestFullDisk:
 
     def test_a_whole_file_is_the_old_or_the_new(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
-        write_atomic(path, "old")
+        write_result(path, "old")
         with files_up_to(10), pytest.raises(RecordingError, match="File too large"):
-            write_atomic(path, "new" * 100)
+            write_result(path, "new" * 100)
         assert path.read_text() == "old"
         assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from undrift.cli.main import app
 from undrift.config.experiment import Experiment, Sweep
 from undrift.errors import UndriftError
-from undrift.report.sweep_heatmap import axes, grids, plot_grids
+from undrift.report.sweep_heatmap import grids, plot_grids, swept_fields
 from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs import folder
@@ -184,7 +184,7 @@ class TestHeat:
     )
 
     def test_axes(self) -> None:
-        assert axes(self.SWEEP) == [("method.lr", [0.1, 0.2]), ("training.rounds", [4, 2])]
+        assert swept_fields(self.SWEEP) == [("method.lr", [0.1, 0.2]), ("training.rounds", [4, 2])]
 
     def test_means_over_seeds_at_their_places(self) -> None:
         found = {

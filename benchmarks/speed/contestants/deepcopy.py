@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def train(net: nn.Module, data: TensorDataset, workload: Workload) -> tuple[int, int]:
-    """Local training; steps and samples."""
+    """Train locally, and return steps and samples."""
     optimizer = torch.optim.SGD(net.parameters(), lr=workload.lr)
     steps = samples = 0
     while steps < workload.steps:

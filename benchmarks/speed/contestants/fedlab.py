@@ -21,7 +21,7 @@ ENDLESS = 10**6
 
 
 class Loaders:
-    """What FedLab calls a data set; counts what was taken from it."""
+    """A FedLab data set that counts the samples taken from it."""
 
     def __init__(self, workload: Workload, data: Data) -> None:
         self._inputs, self._targets = map(torch.from_numpy, data[:2])
@@ -46,7 +46,7 @@ class Loader:
 
 
 def epochs(workload: Workload) -> int:
-    """Those of the workload, or one that holds all of its steps."""
+    """Return the epochs of the workload, or one epoch that holds all of its steps."""
     return workload.epochs or 1
 
 
@@ -58,7 +58,7 @@ class Pipeline(StandalonePipeline):
         self._line, self._data = line, data
 
     def wait(self) -> None:
-        """For the next round, or have the pipeline end."""
+        """Wait for the next round, or let the pipeline end."""
         loaders = self.trainer.dataset
         loaders.steps = loaders.samples = 0
         if not self._line.next(lambda: nets.accuracy(self.handler.model, self._data)):

@@ -27,18 +27,18 @@ QUIET = {
 
 
 class Stop(Exception):
-    """The runner wants no more rounds."""
+    """Says that the runner wants no more rounds."""
 
 
 @lru_cache
 def held(path: str) -> Data:
-    """The data, read once by each actor."""
+    """Return the data, which each actor reads once."""
     return read(path)
 
 
 @lru_cache
 def net_of(name: str) -> Any:
-    """The net, made once by each actor."""
+    """Return the net, which each actor makes once."""
     from benchmarks.speed import nets
 
     return nets.build(WORKLOADS[name])

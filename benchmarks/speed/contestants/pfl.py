@@ -58,7 +58,7 @@ def play(line: Any, workload: Workload, data: Data, threads: int) -> None:
             return {}  # pfl always evaluates around the first round; let that cost nothing
 
     class Counted(FederatedAveraging):
-        """Its own algorithm, which also says how much it did."""
+        """The algorithm of pfl, which also counts steps and samples."""
 
         def train_one_user(self, *arguments: Any) -> Any:
             net.steps = net.samples = 0
@@ -114,7 +114,7 @@ def play(line: Any, workload: Workload, data: Data, threads: int) -> None:
 
 
 class Follower:
-    """What the other processes have in place of a line: one byte from the first for each round."""
+    """Stands for the line in other processes: the first sends one byte for each round."""
 
     def worked(self, steps: int, samples: int) -> None: ...
 
@@ -123,7 +123,7 @@ class Follower:
 
 
 class Leader:
-    """The line of the first process, which passes every round on."""
+    """The line of the first process, which also starts every round of the others."""
 
     def __init__(self, followers: list[subprocess.Popen[bytes]]) -> None:
         self._line, self._followers = Line(), followers
@@ -140,7 +140,7 @@ class Leader:
 
 
 def start_followers(options: Options) -> list[subprocess.Popen[bytes]]:
-    """The other processes, and in the environment what pfl reads to find them."""
+    """Start the other processes, and set the environment by which pfl finds them."""
     if options.processes == 1:
         return []
     with socket.socket() as free:

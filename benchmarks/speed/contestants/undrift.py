@@ -29,7 +29,7 @@ SWITCHES: dict[str, dict[str, Any]] = {  # arguments of simulate
 
 
 def clients_of(path: str, first: int | None = None) -> ud.Clients:
-    """All clients of a file of data, or so many."""
+    """Return all clients of a data file, or so many."""
     data = read(path)
     inputs, targets = (torch.from_numpy(array[:first]) for array in data[:2])
     parts = np.arange(targets.numel()).reshape(targets.shape)
@@ -41,7 +41,7 @@ def clients_of(path: str, first: int | None = None) -> ud.Clients:
 def simulation(
     workload: Workload, clients: ud.Clients, method: Any = None, **switches: Any
 ) -> ud.Run:
-    """A run without an end; FedAvg's, or NetFleet's on its own net, unless a method is given."""
+    """Return an endless run of FedAvg, of NetFleet on its own net, or of the given method."""
     torch.manual_seed(0)
     options: dict[str, Any] = OPTIONS.get(workload.net, {})
     net = ud.models.build(workload.net, shape=workload.shape, classes=CLASSES, **options)
@@ -78,7 +78,7 @@ def play(line: Line, run: ud.Run, clients: ud.Clients) -> None:
 
 
 def synchronise(line: Line, workload: Workload, variant: str) -> None:
-    """All hops of a ring of workers, in memory, with the messages of every worker."""
+    """Run all hops of a ring of workers in memory, with the messages of every worker."""
     noise = torch.Generator().manual_seed(0)
     workers = workload.clients
     vectors = {m: [torch.randn(*workload.shape, generator=noise)] for m in range(workers)}

@@ -3,8 +3,8 @@
     drift = Drift()
     run = simulate(..., tap=drift)
 
-Nothing of a client is kept but its share of a few sums, so that a round costs three vectors in
-double precision, whatever the size of its cohort: with u_i = y_i - x and w_i the weights,
+Only a few sums over the clients are kept, so that a round costs three vectors in double precision,
+whatever the size of its cohort. With u_i = y_i - x and w_i the weights,
 
     distance    sum_i w_i ||y_i - mean||^2, updated client by client (Welford)
     cosine      mean over pairs of <u_i, u_j> / ||u_i|| ||u_j||  =  (||s||^2 - n) / n (n - 1)
@@ -38,7 +38,7 @@ Origin = Literal["server", "start"]
 
 @dataclass(frozen=True)
 class RoundDrift:
-    """Of one round; what is not defined is None: a cosine of one client, say."""
+    """Holds the drift of one round; an undefined value, such as one client's cosine, is None."""
 
     round: int
     clients: int  # with a weight
@@ -50,7 +50,7 @@ class RoundDrift:
 
 
 class Drift:
-    """A tap that measures the drift of every round.
+    """Measures the drift of every round, as a tap of `simulate`.
 
     since: updates count from the "server" model x, or from where the client's first step "start"ed,
         which differs where clients begin elsewhere: at a look-ahead (FedACG) or at their own model.
@@ -85,10 +85,11 @@ class Drift:
                 sums.layers.setdefault(layer, _Directions(torch.zeros_like(gram))).add(gram)
 
     def _sums_of(self, upload: Upload) -> _Sums:
+        """Return the sums that an upload belongs to, and close those of the round before."""
         now = self._open
         if now is not None and now.round == upload.round and now.goes_on(upload):
             return now
-        if now is not None and now.round != upload.round:  # the same: it is played again
+        if now is not None and now.round != upload.round:  # an equal round is played again
             self._done.append(now.result())
         before = self._done[-1].round if self._done else 0
         remedy = "give every run a Drift of its own"
@@ -100,15 +101,20 @@ class Drift:
 
     @property
     def rounds(self) -> list[RoundDrift]:
-        """In order; the last is of the clients that have reported so far."""
+        """Return all rounds in order; the last is that of the clients that have reported so far."""
         return [*self._done, *([] if self._open is None else [self._open.result()])]
 
     def of(self, round: int) -> RoundDrift:
-        seen = self.rounds
-        for each in seen:
+        """Return the drift of one round, or raise `ValueError`."""
+        rounds = self.rounds
+        for each in rounds:
             if each.round == round:
                 return each
-        known = f"a round from {seen[0].round} to {seen[-1].round}" if seen else "a run with rounds"
+        known = (
+            f"a round from {rounds[0].round} to {rounds[-1].round}"
+            if rounds
+            else "a run with rounds"
+        )
         raise ValueError(
             f"Drift.of needs {known}, got {round!r}; a round without clients has none."
         )
@@ -119,7 +125,7 @@ class Drift:
 
 @dataclass
 class _Directions:
-    """Sum of so many vectors of length one."""
+    """Sums vectors scaled to length one."""
 
     total: Tensor
     count: int = 0
@@ -132,13 +138,13 @@ class _Directions:
 
     @property
     def cosine(self) -> float | None:
-        """Mean over pairs of the cosine between them."""
+        """Return the mean over pairs of the cosine between them."""
         n = self.count
         return _clipped((float(self.total.square().sum()) - n) / (n * (n - 1))) if n > 1 else None
 
 
 class _Sums:
-    """A round so far."""
+    """Holds the sums of a round over the clients that have reported."""
 
     def __init__(self, round: int, x: Vector, *, with_layers: bool) -> None:
         self.round, self._x, self._with_layers = round, x, with_layers
@@ -150,10 +156,11 @@ class _Sums:
         self.layers: dict[str, _Directions] = {}
 
     def goes_on(self, upload: Upload) -> bool:
-        """Whether it is the same round, not that round played again after a failure."""
+        """Return whether an upload is of the same attempt, not of one after a failure."""
         return upload.x is self._x and upload.client not in self._clients
 
     def add(self, client: int, weight: float, y: Vector, start: Vector) -> None:
+        """Add one client's local model."""
         self._clients.add(client)
         self._weight += weight
         share = weight / self._weight
@@ -166,6 +173,7 @@ class _Sums:
         self._directions.add(u)
 
     def result(self) -> RoundDrift:
+        """Return the drift of the clients so far."""
         distance = self._scatter / self._weight
         length = float(torch.linalg.vector_norm(self._update))
         cosines = {layer: each.cosine for layer, each in self.layers.items()}
@@ -187,11 +195,11 @@ class _Sums:
 
 
 def _clipped(cosine: float) -> float:
-    return min(1.0, max(-1.0, cosine))  # rounding may take it beyond
+    return min(1.0, max(-1.0, cosine))  # rounding may exceed the bounds
 
 
 def cka(model: nn.Module, x_a: Vector, x_b: Vector, inputs: Tensor) -> dict[str, float]:
-    """Linear CKA (Kornblith et al., ICML 2019) of two parameter vectors, layer by layer.
+    """Return linear CKA (Kornblith et al., ICML 2019) of two parameter vectors, layer by layer.
 
     ||Y' X||^2 / ||X' X|| ||Y' Y|| in Frobenius norms, where X and Y are what a layer of the two
     models makes of the inputs, a row for each, less the mean row. Layers are the model's modules
@@ -209,7 +217,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 
 
 class _Layers:
-    """Parameters -> by layer the centred Gram matrix (n, n) of its outputs; 0 if all are alike."""
+    """Maps parameters to each layer's centred Gram matrix (n, n), 0 if all outputs are equal."""
 
     def __init__(self, model: nn.Module, inputs: Tensor) -> None:
         require(isinstance(model, nn.Module), "cka", "an nn.Module as model", model)
@@ -221,8 +229,8 @@ class _Layers:
         self._layout = Layout.of(self._model)
         dtype = self._layout.dtype if inputs.is_floating_point() else inputs.dtype
         self._inputs = inputs.to(device=self._layout.device, dtype=dtype)
-        seen = self(self._layout.gather(model))  # fails here if the inputs do not fit
-        require(bool(seen), "cka", "layers that give a row for each input", seen)
+        grams = self(self._layout.gather(model))  # raises an error if the inputs do not fit
+        require(bool(grams), "cka", "layers that give a row for each input", grams)
 
     def __call__(self, x: Vector) -> dict[str, Tensor]:
         size = self._layout.size
@@ -235,6 +243,7 @@ class _Layers:
 
     @contextmanager
     def _recording(self, outputs: dict[str, Tensor]) -> Iterator[None]:
+        """Collect the layers' outputs of forward passes inside the block."""
         leaves = [(n, m) for n, m in self._model.named_modules() if not any(m.children())]
         hooks = [m.register_forward_hook(self._recorder(n or "model", outputs)) for n, m in leaves]
         try:
@@ -252,13 +261,14 @@ class _Layers:
             first = output[0] if isinstance(output, tuple) and output else output  # LSTM and such
             rows = len(self._inputs)
             if isinstance(first, Tensor) and first.shape[:1] == (rows,):
-                # A copy, because the next layer may work in place.
+                # The output is copied, because the next layer may work in place.
                 outputs[name if calls == 1 else f"{name}#{calls}"] = first.reshape(rows, -1).clone()
 
         return record
 
 
 def _gram(features: Tensor) -> Tensor:
+    """Return the centred Gram matrix of a layer's outputs."""
     wide = features.double()
     centred = wide - wide.mean(0)
     exact = features.dtype if features.is_floating_point() else torch.float64

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from undrift.check import is_whole, require, require_nonnegative
 from undrift.core import Vector
 from undrift.data.clients import Clients, Pair
 from undrift.engine.run import Run
-from undrift.errors import UndriftError
 
 Floats = NDArray[np.float64]
 _FLAT = 1e-6  # sine of the angle below which three models count as lying on a line
@@ -27,7 +25,7 @@ _FLAT = 1e-6  # sine of the angle below which three models count as lying on a l
 
 @dataclass(frozen=True)
 class Surface:
-    """`losses[i, j]` is the loss at (u[j], v[i]); coordinates are distances from the first."""
+    """Holds losses on a plane, `losses[i, j]` at (u[j], v[i]); the first model is the origin."""
 
     u: Floats  # (size,)
     v: Floats  # (size,)
@@ -43,7 +41,7 @@ def surface(
     size: int = 25,
     margin: float = 0.2,
 ) -> Surface:
-    """size^2 losses on a grid around three models; `margin` is in widths of their extent."""
+    """Return size^2 losses on a grid around three models; `margin` is relative to their extent."""
     require(is_whole(size) and size >= 2, "surface", "size >= 2, a whole number", size)
     require_nonnegative("surface", margin=margin)
     origin, basis, points = _plane(models)
@@ -56,7 +54,7 @@ def surface(
 
 
 def _plane(models: Sequence[Vector]) -> tuple[Tensor, Tensor, Floats]:
-    """Origin, orthonormal basis (2, D) and the models' coordinates (3, 2)."""
+    """Return origin, orthonormal basis (2, D) and the models' coordinates (3, 2)."""
     shapes = [tuple(each.shape) for each in models]
     alike = len(shapes) == 3 and shapes[0] == shapes[1] == shapes[2] and len(shapes[0]) == 1
     require(alike, "surface", "three vectors of one length", shapes)
@@ -67,7 +65,7 @@ def _plane(models: Sequence[Vector]) -> tuple[Tensor, Tensor, Floats]:
     width, reach = (float(torch.linalg.vector_norm(each)) for each in (along, other))
     e1 = along / width if width > 0 else along
     aside = other - (other @ e1) * e1
-    aside = aside - (aside @ e1) * e1  # once more: rounding leaves a rest of e_1 in a thin triangle
+    aside = aside - (aside @ e1) * e1  # rounding leaves some e_1 in a thin triangle
     height = float(torch.linalg.vector_norm(aside))
     apart = width > 0 and height > _FLAT * reach
     remedy = "three on a line have no plane"
@@ -77,42 +75,19 @@ def _plane(models: Sequence[Vector]) -> tuple[Tensor, Tensor, Floats]:
 
 
 def _around(coordinates: Floats, size: int, margin: float) -> Floats:
+    """Return coordinates of the grid along one side."""
     low, high = coordinates.min(), coordinates.max()
     rim = margin * (high - low)
     return np.linspace(low - rim, high + rim, size)
 
 
 def loss_of(run: Run, data: Pair | None = None) -> Callable[[Vector], float]:
-    """Parameters -> loss of the run's model on (inputs, targets), or on what the run evaluates.
+    """Return a function from parameters to the loss on (inputs, targets).
 
-    Samples are given as the run's clients hold them; they are prepared alike.
+    Without data it is the loss on what the run evaluates. Samples are prepared as those of the
+    run's clients.
     """
     if data is None:
         return lambda x: run.score(x, alone=True).loss
     evaluator = replace(run.evaluator(alone=True), clients=Clients([data]), population=np.ones(1))
     return lambda x: evaluator.score(x).loss
-
-
-def plot_surface(surface: Surface, path: str | Path, title: str = "") -> None:
-    """Contours with the three models and their mean, as the kind of picture the suffix says."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UndriftError(
-            "plot_surface needs matplotlib, which is not installed; pip install 'undrift[report]'."
-        ) from error
-    shown = np.ma.masked_invalid(surface.losses)
-    require(shown.count() > 0, "plot_surface", "finite losses", "none")
-    figure = Figure(figsize=(6, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    filled = axis.contourf(surface.u, surface.v, shown, levels=20, cmap="viridis")
-    figure.colorbar(filled, ax=axis, label="loss")
-    axis.plot(*surface.points.T, "o", color="white", markeredgecolor="black", label="local models")
-    axis.plot(*surface.mean, "*", color="red", markeredgecolor="black", ms=12, label="mean")
-    for number, point in enumerate(surface.points, 1):
-        axis.annotate(str(number), point, xytext=(5, 5), textcoords="offset points", color="white")
-    axis.set(xlabel="along 1 to 2", ylabel="across", aspect="equal", title=title)
-    axis.legend(loc="upper right", fontsize=8)
-    figure.savefig(path, dpi=150)

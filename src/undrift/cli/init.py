@@ -26,7 +26,7 @@ def init(
     from undrift.config.experiment import Experiment
     from undrift.config.hyperparameters import method_class
     from undrift.config.template import starter
-    from undrift.results.trial import write_atomic
+    from undrift.results.trial import write_result
 
     if file.exists() and not force:
         raise ValueError(f"init needs a new file, got {str(file)!r}; choose another, or --force.")
@@ -36,7 +36,7 @@ def init(
         method_class(name)
     text = starter(names)
     Experiment.of(tomllib.loads(text))
-    write_atomic(file, text)
+    write_result(file, text)
     told = f"Written: {file}; run it with undrift run {file}"
     Console(stderr=True).print(told, highlight=False, markup=False)
 

@@ -1,4 +1,4 @@
-"""Data sets, how they are dealt to clients, and how much each client runs."""
+"""Data sets, their partition among clients, and the work of each client."""
 
 from undrift.data import partition
 from undrift.data.availability import Availability, Replaced, Resampled, Spans
@@ -21,7 +21,7 @@ from undrift.data.partition import (
     shards,
 )
 from undrift.data.prepare import Images, Prepare, Tokens
-from undrift.data.stored import Part, Stored
+from undrift.data.stored import Samples, Stored
 from undrift.data.synthetic import Quadratics, quadratics
 from undrift.data.work import Deadline, Epochs, GaussianSteps, Steps, UniformSteps, Work
 
@@ -34,11 +34,11 @@ __all__ = [
     "Epochs",
     "GaussianSteps",
     "Images",
-    "Part",
     "Prepare",
     "Quadratics",
     "Replaced",
     "Resampled",
+    "Samples",
     "Spans",
     "Steps",
     "Stored",

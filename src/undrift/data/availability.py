@@ -1,8 +1,9 @@
-"""Which clients are there at all: they may join and leave between rounds.
+"""Availability laws: clients may join and leave between rounds.
 
-An availability law on `Clients` decides who can be drawn into a cohort. A client is registered from
-the first round in which it is there, and stays registered when it leaves: the departed stay in the
-server's means of duals, and a newcomer enlarges the population and starts with a zero dual.
+An availability law of `Clients` decides which clients can be drawn into a cohort. A client is
+registered from the first round in which it is present, and stays registered when it leaves. So the
+server's means of duals keep the clients that left, and a new client enlarges the population and
+starts with a zero dual.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ Ids = NDArray[np.int64]
 
 
 class Availability(Protocol):
+    """Decides which clients are present in each round."""
+
     def present(self, t: int, population: int) -> Ids:
-        """Clients that are there in round t, ascending."""
+        """Return the clients that are present in round t, ascending."""
         ...
 
-    def check(self, population: int) -> None: ...
+    def check(self, population: int) -> None:
+        """Raise `ValueError` unless the law fits this many clients."""
+        ...
 
 
 def _check_stages(who: str, active: int, every: int, population: int) -> None:
@@ -36,23 +41,25 @@ def _check_stages(who: str, active: int, every: int, population: int) -> None:
 
 @dataclass(frozen=True)
 class Resampled:
-    """`active` clients, drawn anew every `every` rounds (FedACG: 250 of 500 every 100)."""
+    """Draws `active` clients anew every `every` rounds (FedACG: 250 of 500 every 100)."""
 
     active: int
     every: int
     seed: int = 0
 
     def present(self, t: int, population: int) -> Ids:
+        """Return the clients that are present in round t, ascending."""
         rng = keyed.generator(self.seed, "availability", t // self.every)
         return np.sort(rng.choice(population, self.active, replace=False))
 
     def check(self, population: int) -> None:
+        """Raise `ValueError` unless the law fits this many clients."""
         _check_stages("Resampled", self.active, self.every, population)
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """`active` clients; every `every` rounds each is replaced with probability p (FedACG: 0.5)."""
+    """Replaces each of `active` clients with probability p every `every` rounds (FedACG: 0.5)."""
 
     active: int
     every: int
@@ -60,17 +67,20 @@ class Replaced:
     seed: int = 0
 
     def present(self, t: int, population: int) -> Ids:
+        """Return the clients that are present in round t, ascending."""
         for stage in range(0, t // self.every, 100):
-            _replaced(self, stage, population)  # step by step: recursion has its limits
+            _replaced(self, stage, population)  # fills the cache, so that recursion stays shallow
         return _replaced(self, t // self.every, population)
 
     def check(self, population: int) -> None:
+        """Raise `ValueError` unless the law fits this many clients."""
         _check_stages("Replaced", self.active, self.every, population)
         require(0 <= self.p <= 1, "Replaced", "a probability p in [0, 1]", self.p)
 
 
 @lru_cache(maxsize=4096)
 def _replaced(law: Replaced, stage: int, population: int) -> Ids:
+    """Return the clients of a stage, which follow from those of the stage before."""
     rng = keyed.generator(law.seed, "availability", stage)
     if stage == 0:
         return np.sort(rng.choice(population, law.active, replace=False))
@@ -84,15 +94,17 @@ def _replaced(law: Replaced, stage: int, population: int) -> Ids:
 
 @dataclass(frozen=True)
 class Spans:
-    """For each client the round it joins and the round it leaves, from 0; None for never."""
+    """Lists the round in which each client joins and leaves, from 0; None stands for never."""
 
     spans: Sequence[tuple[int, int | None]]
 
     def present(self, t: int, population: int) -> Ids:
-        there = [join <= t and (leave is None or t < leave) for join, leave in self.spans]
-        return np.flatnonzero(there)
+        """Return the clients that are present in round t, ascending."""
+        present = [join <= t and (leave is None or t < leave) for join, leave in self.spans]
+        return np.flatnonzero(present)
 
     def check(self, population: int) -> None:
+        """Raise `ValueError` unless the law fits this many clients."""
         require(len(self.spans) == population, "Spans", f"{population} spans", len(self.spans))
         for i, (join, leave) in enumerate(self.spans):
             require(
@@ -104,18 +116,20 @@ class Spans:
 
 
 class Register:
-    """Who has ever been there; each round is looked up once."""
+    """Knows which clients have ever been present; each round is looked up once."""
 
     def __init__(self, law: Availability, population: int) -> None:
         self._law, self._looked = law, 0
         self._first = np.full(population, np.iinfo(np.int64).max)  # round of the first appearance
 
     def present(self, t: int) -> Ids:
+        """Return the clients that are present in round t, ascending."""
         return self._law.present(t, len(self._first))
 
     def up_to(self, t: int) -> NDArray[np.bool_]:
+        """Return for each client whether it has been present by round t."""
         for s in range(self._looked, t + 1):
-            there = self.present(s)
-            self._first[there] = np.minimum(self._first[there], s)
+            present = self.present(s)
+            self._first[present] = np.minimum(self._first[present], s)
             self._looked = s + 1
         return self._first <= t

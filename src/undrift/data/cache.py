@@ -1,82 +1,72 @@
-"""Parsed data sets on disk: one safetensors file each, mapped into memory when read again."""
+"""A cache of parsed data sets: one safetensors file each, mapped into memory when read again."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-import time
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from undrift.data.stored import Part, Stored
+from undrift.data.stored import Samples, Stored
+from undrift.files import atomic_file, user_cache
 
-STALE = 24 * 3600  # seconds after which nobody is still writing
-FORMAT = "1"  # of the cache and of what the readers make of their files
-
-
-def user_cache() -> Path:
-    """`$UNDRIFT_CACHE`, or the place the operating system has for it."""
-    given = os.environ.get("UNDRIFT_CACHE")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("undrift", appauthor=False))
+FORMAT = "1"  # changes when the cache or the result of a reader changes
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """Changes when a file is added, removed, replaced or touched."""
+    """Return a hash that changes when a file is added, removed, replaced or touched."""
     digest = hashlib.blake2b(FORMAT.encode(), digest_size=16)
     for path in sorted(files):
-        about = path.stat()
-        digest.update(f"{path}|{about.st_size}|{about.st_mtime_ns}\n".encode())
+        status = path.stat()
+        digest.update(f"{path}|{status.st_size}|{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def place(name: str, folder: Path) -> Path:
-    """Where the parsed form of the data set in that folder lies."""
+    """Return the path of the cached form of the data set in that folder."""
     mark = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
     return user_cache() / "parsed" / f"{name}-{mark}.safetensors"
 
 
 def read(path: Path, mark: str) -> Stored | None:
-    """What was cached of files with this fingerprint; None when it is not there or not sound."""
+    """Return the data set cached for this fingerprint, or None if it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if about.get("fingerprint") != mark:
+            metadata = file.metadata() or {}
+            if metadata.get("fingerprint") != mark:
                 return None
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return _stored(tensors, about)
+        return _stored(tensors, metadata)
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
 
 
-def _stored(tensors: dict[str, Tensor], about: dict[str, str]) -> Stored:
-    texts = json.loads(about["texts"])
+def _stored(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Stored:
+    """Return a data set from its tensors and its metadata."""
+    texts = json.loads(metadata["texts"])
 
-    def part(which: str) -> Part:
+    def part(which: str) -> Samples:
         owners = tensors.get(f"{which}.owners")
         inputs, targets = tensors[f"{which}.inputs"], tensors[f"{which}.targets"]
-        return Part(inputs.numpy(), targets.numpy(), None if owners is None else owners.numpy())
+        return Samples(inputs.numpy(), targets.numpy(), None if owners is None else owners.numpy())
 
     return Stored(
         part("train"),
         part("test"),
-        int(about["classes"]),
+        int(metadata["classes"]),
         *(tuple(texts[field]) for field in ("labels", "names", "vocabulary")),
     )
 
 
 def write(path: Path, mark: str, stored: Stored) -> None:
-    """Appears by one rename or not at all; a cache that cannot be written is done without."""
+    """Write a data set to the cache, or warn if the cache cannot be written."""
     tensors: dict[str, Tensor] = {}
     for which, part in (("train", stored.train), ("test", stored.test)):
         arrays = {"inputs": part.inputs, "targets": part.targets, "owners": part.owners}
@@ -84,21 +74,14 @@ def write(path: Path, mark: str, stored: Stored) -> None:
             if array is not None:
                 tensors[f"{which}.{field}"] = torch.from_numpy(np.ascontiguousarray(array))
     texts = {field: getattr(stored, field) for field in ("labels", "names", "vocabulary")}
-    about = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    metadata = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{path.name}.*.part"):  # by a kill, long ago
-            if time.time() - left.stat().st_mtime > STALE:
-                left.unlink()
-        save_file(tensors, partial, metadata=about)
-        partial.replace(path)
+        with atomic_file(path) as partial:
+            save_file(tensors, partial, metadata=metadata)
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"The parsed data could not be kept in {path.parent} ({error}); it is read anew each "
             "time until $UNDRIFT_CACHE names a writable folder.",
             stacklevel=2,
         )
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

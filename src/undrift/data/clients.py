@@ -17,12 +17,13 @@ Indices = NDArray[np.int64]
 
 
 class Clients:
-    """`Clients([(inputs_0, targets_0), ...], test=(inputs, targets))`, or `Clients.split(...)`.
+    """Holds the training data of all clients and the test set.
 
-    `availability` says who is there in which round; everybody always by default. `prepare` turns
-    stored samples into what the model sees, batch by batch, e.g. `data.Images(mean, std, crop=4)`
-    for bytes. Everything lies in one pool of inputs and one of targets; a minibatch is a gather by
-    index.
+    Construct it as `Clients([(inputs_0, targets_0), ...], test=(inputs, targets))` or by
+    `Clients.split(...)`. `availability` decides which clients are present in a round, by default
+    all. `prepare` converts stored samples to inputs of the model, batch by batch, for example
+    `data.Images(mean, std, crop=4)` for bytes. All samples lie in one pool of inputs and one of
+    targets; a minibatch is gathered by index.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Clients:
         availability: Availability | None = None,
         prepare: Prepare | None = None,
     ) -> Clients:
-        """Clients that share one data set, each holding the samples of its part; nothing copied."""
+        """Return clients that share one data set without a copy, each with its part of it."""
         _check_pair((inputs, targets), "the data set")
         if len(parts) == 0:
             raise ValueError("Clients needs at least one part, got none.")
@@ -96,6 +97,7 @@ class Clients:
         availability: Availability | None,
         prepare: Prepare | None,
     ) -> None:
+        """Set all fields, or raise `ValueError`."""
         if test is not None:
             _check_pair(test, "the test set")
             if _kind(test) != _kind((inputs, targets)):
@@ -117,6 +119,7 @@ class Clients:
         self._check_finite()
 
     def _check_finite(self) -> None:
+        """Raise `ValueError` that names the first client with NaN or Inf."""
         for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
             if not _finite(tensor):
                 bad = (
@@ -149,7 +152,7 @@ class Clients:
         return f"Clients({len(self)} clients, {sizes} samples each, {tested})"
 
     def of(self, i: int) -> Indices:
-        """Indices of client i's samples in the pool."""
+        """Return the indices of client i's samples in the pool."""
         return self.index[self.offsets[i] : self.offsets[i + 1]]
 
 
@@ -164,6 +167,7 @@ def _indices(part: Sequence[int] | Indices, client: int) -> Indices:
 
 
 def _kind(pair: Pair) -> str:
+    """Describe the shape and type of samples."""
     inputs, targets = pair
     return (
         f"inputs {tuple(inputs.shape[1:])} {inputs.dtype}, "
@@ -172,6 +176,7 @@ def _kind(pair: Pair) -> str:
 
 
 def _check_pair(pair: Pair, who: str) -> None:
+    """Raise `ValueError` unless both are tensors with equally many samples."""
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(torch.is_tensor, pair))):
         got = [type(part).__name__ for part in pair] if isinstance(pair, tuple | list) else pair
         raise ValueError(
@@ -189,7 +194,7 @@ def _check_pair(pair: Pair, who: str) -> None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """By the extremes, which need no memory: a NaN among the numbers is both of them."""
+    """Return whether all numbers are finite, by the extremes, which are NaN if any number is."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True
     return all(bool(end.isfinite()) for end in tensor.aminmax())

@@ -17,7 +17,7 @@ _NEEDED = ("column_names", "features", "select_columns", "with_format", "__len__
 
 
 class Columns:
-    """The columns of one split, and errors that name them."""
+    """Reads the columns of one split; errors name the column and the row."""
 
     def __init__(self, data: Any, what: str) -> None:
         if not all(hasattr(data, name) for name in _NEEDED):
@@ -33,13 +33,15 @@ class Columns:
         self.data, self.what = data, what
 
     def check(self, argument: str, name: str) -> None:
+        """Raise `ValueError` unless the column exists."""
         require_choice(WHO, argument, name, self.data.column_names)
 
     def feature(self, column: str) -> Any:
+        """Return the type of a column."""
         return self.data.features[column]
 
     def decoded(self, column: str) -> Iterator[Any]:
-        """Row by row, so that only one image is decoded at a time."""
+        """Yield the values row by row, so that only one image is decoded at a time."""
         rows = iter(self.data.select_columns([column]).with_format(None))
         for row in range(len(self.data)):
             try:
@@ -50,26 +52,29 @@ class Columns:
             yield self._present(column, row, value)
 
     def values(self, column: str) -> list[Any]:
-        """All rows at once, as Python objects."""
+        """Return all rows as Python objects."""
         values = self.data.select_columns([column]).with_format(None)[:][column]
         return [self._present(column, row, value) for row, value in enumerate(values)]
 
     def _present(self, column: str, row: int, value: Any) -> Any:
+        """Return the value, or raise `DataError` if it is missing."""
         if value is None:
             raise self.bad(column, row, "a value", "none", "fill it or drop the row")
         return value
 
     def array(self, column: str) -> Array:
-        """All rows at once; of dtype object where they have different lengths."""
+        """Return all rows as an array, of dtype object where their lengths differ."""
         rows = self.data.select_columns([column]).with_format("numpy")
         return np.asarray(rows[:][column])
 
     def bad(self, column: str, row: int, expected: str, got: object, remedy: str) -> DataError:
+        """Return an error that names the row and the column."""
         where = f"Row {row} of column {column!r} in the {self.what} data"
         return damaged(where, expected, got, remedy)
 
 
 def samples(part: Columns, columns: tuple[str, ...], length: int | None, padding: int) -> Array:
+    """Return the samples of one column, or the features of several columns of numbers."""
     if len(columns) == 1:
         return _single(part, columns[0], length, padding)
     features = []
@@ -88,7 +93,7 @@ def samples(part: Columns, columns: tuple[str, ...], length: int | None, padding
 
 
 def _single(part: Columns, column: str, length: int | None, padding: int) -> Array:
-    """One column as images, features or tokens, by what its first row holds."""
+    """Return one column as images, features or tokens; its first row decides which."""
     first = next(part.decoded(column))
     if hasattr(first, "convert") and hasattr(first, "mode"):
         return _images(part, column)
@@ -115,18 +120,19 @@ def _single(part: Columns, column: str, length: int | None, padding: int) -> Arr
 
 
 def _features(part: Columns, column: str, array: Array) -> Array:
-    with np.errstate(over="ignore"):  # shows as a value that is not finite
+    """Return numbers in single precision, or raise `DataError` if some are not finite."""
+    with np.errstate(over="ignore"):  # an overflow shows as Inf below
         features = array.astype(np.float32)
     finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
     if not finite.all():
-        # A missing number comes as nan, too.
+        # A missing number appears as NaN, so the message names both.
         row = int(finite.argmin())
         raise part.bad(column, row, "finite numbers", "NaN, Inf or none", "drop or fill the row")
     return features
 
 
 def _refuse_uneven(part: Columns, column: str) -> None:
-    """Name the first row whose shape is not that of row 0."""
+    """Raise `DataError` that names the first row whose shape is not that of row 0."""
     shapes = [np.shape(_nested(value)) for value in part.values(column)]
     row = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
     expected = f"the shape of row 0, {shapes[0]}"
@@ -142,6 +148,7 @@ def _nested(value: Any) -> Array:
 
 
 def _filled(part: Columns, column: str, length: int, padding: int) -> Array:
+    """Return token ids, cut or filled to one length."""
     rows: list[Array] = []
     for row, value in enumerate(part.values(column)):
         ids = np.asarray(value)
@@ -155,6 +162,7 @@ def _filled(part: Columns, column: str, length: int, padding: int) -> Array:
 
 
 def _tokens(part: Columns, column: str, array: Array) -> Array:
+    """Return token ids as int64, or raise `DataError` if some are negative."""
     negative = (array < 0).any(axis=1)
     if negative.any():
         row = int(negative.argmax())
@@ -164,7 +172,7 @@ def _tokens(part: Columns, column: str, array: Array) -> Array:
 
 
 def _bytes(part: Columns, column: str, array: Array) -> NDArray[np.uint8]:
-    """(N, C, H, W) from (N, H, W), (N, H, W, C) or (N, C, H, W)."""
+    """Return images (N, C, H, W) from (N, H, W), (N, H, W, C) or (N, C, H, W)."""
     outside = ((array < 0) | (array > 255)).reshape(len(array), -1).any(axis=1)
     if outside.any():
         row = int(outside.argmax())
@@ -182,7 +190,7 @@ def _bytes(part: Columns, column: str, array: Array) -> NDArray[np.uint8]:
 
 
 def _images(part: Columns, column: str) -> NDArray[np.uint8]:
-    """Grey images have one channel, all others three, and so do grey ones among them."""
+    """Return images of one channel if all are grey, and of three otherwise."""
     images: list[NDArray[np.uint8]] = []
     for row, image in enumerate(part.decoded(column)):
         if image.mode.startswith(("I", "F")):
@@ -203,5 +211,5 @@ def _same_channels(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     channels = max(len(image) for image in images)
     batch = np.empty((len(images), channels, *images[0].shape[1:]), np.uint8)
     for i, image in enumerate(images):
-        batch[i] = image  # one grey channel serves as three
+        batch[i] = image  # a grey channel is copied to all three
     return batch

@@ -1,4 +1,4 @@
-"""A data set in memory: small as stored, ready to be dealt to clients."""
+"""A data set in memory, as it is stored, and its partition among clients."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from undrift.data import partition as partitions
 from undrift.data.availability import Availability
 from undrift.data.clients import Clients, Indices, Pair
 from undrift.data.prepare import Images, Prepare
-from undrift.data.stored import Part, Stored
+from undrift.data.stored import Samples, Stored
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """`train` and `test` are pairs of tensors; `split` deals the training data to clients.
+    """Holds training and test data, `train` and `test`, as pairs of tensors.
 
-    What is stored may be smaller: images as bytes, characters as small integers. `train` and
-    `test` show images as floats in [0, 1] and tokens as int64, made when first asked for; `split`
-    keeps what is stored and has each minibatch prepared (normalised, augmented) when it is drawn.
+    Stored samples may be smaller: images are bytes, characters are small integers. `train` and
+    `test` have images as floats in [0, 1] and tokens as int64, made on demand; `split` keeps the
+    stored samples, and each minibatch is prepared (normalised, augmented) when it is drawn.
     """
 
     stored_train: Pair
@@ -35,13 +35,13 @@ class Dataset:
     prepare: Prepare | None = None
     client_ids: NDArray[np.int64] | None = None  # natural client of each training sample
     test_client_ids: NDArray[np.int64] | None = None
-    client_names: tuple[str, ...] = ()  # of the natural clients: an id is a number into it
+    client_names: tuple[str, ...] = ()  # of the natural clients; a client id is an index into them
     labels: tuple[str, ...] = ()  # of the classes
     vocabulary: tuple[str, ...] = ()  # of tokens
 
     @classmethod
     def of(cls, stored: Stored, *, name: str = "data", prepare: Prepare | None = None) -> Dataset:
-        """From what a reader returned, e.g. `undrift.data.read_table("my.csv", target="label")`."""
+        """Return a data set from a reader's result, such as that of `data.read_table`."""
         for what, part in (("train", stored.train), ("test", stored.test)):
             same = len(part.inputs) == len(part.targets)
             lengths = f"as many targets as inputs in its {what} part"
@@ -61,18 +61,21 @@ class Dataset:
 
     @cached_property
     def train(self) -> Pair:
+        """Return training inputs and targets."""
         return self._plain(self.stored_train)
 
     @cached_property
     def test(self) -> Pair:
+        """Return test inputs and targets."""
         return self._plain(self.stored_test)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample, without the batch axis."""
+        """Return the shape of one sample, without the batch axis."""
         return tuple(self.stored_train[0].shape[1:])
 
     def _plain(self, stored: Pair) -> Pair:
+        """Return inputs as the model's types, without normalisation or augmentation."""
         inputs, targets = stored
         if isinstance(self.prepare, Images):
             plain = inputs.to(torch.float32)
@@ -89,15 +92,16 @@ class Dataset:
         test_samples: int | None = None,
         availability: Availability | None = None,
     ) -> Clients:
-        """Clients with their parts: a form such as "dirichlet:0.3" with a number, or index lists.
+        """Return clients with their parts of the training data, and a test set.
 
-        Batches are normalised by the data set's constants and, unless `augment` is False, images
-        cropped and flipped where their documents do so. Tested is on the data set's test part; of
-        "natural" clients on theirs, where it has something of them; and in either case on
-        `test_samples` of it, drawn once, if given.
+        `partition` is a form such as "dirichlet:0.3" with a number of clients, or index lists.
+        Batches are normalised by the constants of the data set, and its images are cropped and
+        flipped where papers do so, unless `augment` is False. The test set is that of the data set;
+        for "natural" clients it has only their samples, if there are any. `test_samples` draws so
+        many of these once.
         """
-        told = isinstance(partition, str | Sequence)
-        require(told, "split", "a form such as 'dirichlet:0.3' or index lists", partition)
+        known = isinstance(partition, str | Sequence)
+        require(known, "split", "a form such as 'dirichlet:0.3' or index lists", partition)
         targets = self.stored_train[1]
         if isinstance(partition, str):
             parts: Sequence[Sequence[int] | Indices] = partitions.parse(
@@ -121,13 +125,15 @@ class Dataset:
     def _tested(
         self, natural: Sequence[Sequence[int] | Indices] | None, samples: int | None, seed: int
     ) -> Pair:
-        """The test samples of these clients' owners, or all, or a part of that."""
+        """Return the test samples of the natural clients, or all, or `samples` of them."""
         inputs, targets = self.stored_test
         rows = np.arange(len(targets))
         if natural is not None and self.client_ids is not None and self.test_client_ids is not None:
             chosen = [self.client_ids[np.asarray(part)[:1]] for part in natural]
             theirs = np.isin(self.test_client_ids, np.concatenate(chosen))
-            rows = rows[theirs] if theirs.any() else rows  # MNIST's test writers are others
+            rows = (
+                rows[theirs] if theirs.any() else rows
+            )  # the writers of MNIST's test digits have no training digits
         if samples is not None:
             fits = is_whole(samples) and 1 <= samples <= len(rows)
             require(fits, "split", f"test_samples in 1...{len(rows)}", samples)
@@ -150,5 +156,5 @@ class Dataset:
         )
 
 
-def _pair(part: Part) -> Pair:
+def _pair(part: Samples) -> Pair:
     return torch.as_tensor(part.inputs), torch.as_tensor(part.targets)

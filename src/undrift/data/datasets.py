@@ -1,4 +1,4 @@
-"""Published data sets by name: where they may lie, how they are read, how batches are prepared."""
+"""Published data sets by name: their places, their readers, the preparation of batches."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from undrift.data.prepare import Images, Prepare, Tokens
 from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.data.stored import Stored
 from undrift.errors import DataError
+from undrift.files import target_name, user_cache
 
 DEBIAN = Path("/usr/share/datasets")  # of the package dataset-fashion-mnist
-CHECKOUT = Path(__file__).resolve().parents[3]  # of the sources, unless this is installed
+CHECKOUT = Path(__file__).resolve().parents[3]  # of the sources, if the package is not installed
 
 
 @dataclass(frozen=True)
 class Published:
-    """A data set as its authors give it."""
+    """Describes a data set as its authors publish it."""
 
     read: Callable[[Path], Stored]
     folders: tuple[str, ...]  # below a data folder, the first being where a download goes
-    files: tuple[str, ...]  # patterns, any of which shows that a folder holds it
+    files: tuple[str, ...]  # patterns, any of which shows that a folder holds the data set
     prepare: Prepare | None = None
-    inside: tuple[str, ...] = ()  # patterns that show it in a folder of its own only
+    inside: tuple[str, ...] = ()  # further patterns, for a folder that holds nothing else
 
 
 def _leaf(name: str) -> tuple[str, ...]:
-    """Where LEAF's own scripts put a data set, and shorter forms of it."""
+    """Return the folders in which LEAF's scripts put a data set, and shorter forms of them."""
     return (name, f"leaf/{name}", f"{name}/data", f"leaf/data/{name}/data")
 
 
@@ -100,82 +101,84 @@ NAMES = ("digits", *PUBLISHED)
 
 
 def load(name: str, data_dir: str | Path | None = None, *, quiet: bool = False) -> Dataset:
-    """The data set of that name, with natural client ids where it has them.
+    """Return the data set of that name, with natural client ids where it has them.
 
-    Looked for in `data_dir`, in `$UNDRIFT_DATA`, among earlier downloads, in Debian's package of
-    Fashion-MNIST, and in `shared/data` beside a source checkout. If it is nowhere it is downloaded
-    and checked against its published checksum, to the first of these that is given. What was read
-    is kept in parsed form, so that the second time takes a moment.
+    It is searched in `data_dir`, in `$UNDRIFT_DATA`, among earlier downloads, in Debian's package
+    of Fashion-MNIST, and in `shared/data` beside a source checkout. Otherwise it is downloaded to
+    the first of these folders that is set, and checked against its published checksum. The parsed
+    form is cached, so that the next call takes a moment.
     """
     require_choice("load", "name", name, NAMES)
-    for who, given in (("data_dir", data_dir), ("$UNDRIFT_DATA", os.environ.get("UNDRIFT_DATA"))):
-        if given and not Path(given).is_dir():
+    chosen = {"data_dir": data_dir, "$UNDRIFT_DATA": os.environ.get("UNDRIFT_DATA")}
+    for who, folder in chosen.items():
+        if folder and not Path(folder).is_dir():
             raise ValueError(
-                f"{who} needs a folder that exists, got {str(given)!r}; make it, or leave it out."
+                f"{who} needs a folder that exists, got {str(folder)!r}; make it, or leave it out."
             )
     if name == "digits":
         return digits()
-    about = PUBLISHED[name]
-    folder = find(name, data_dir)
-    if folder is None:
-        folder = _downloaded(name, data_dir, quiet=quiet)
-    return Dataset.of(_parsed(name, folder, about), name=name, prepare=about.prepare)
+    published = PUBLISHED[name]
+    place = find(name, data_dir) or _downloaded(name, data_dir, quiet=quiet)
+    return Dataset.of(_parsed(name, place, published), name=name, prepare=published.prepare)
 
 
 def find(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """The folder that holds it on this machine, or None."""
-    about = PUBLISHED[name]
+    """Return the folder that holds the data set on this machine, or None."""
+    published = PUBLISHED[name]
     for root in _roots(data_dir):
-        for below in about.folders:
-            if _holds(root / below, about, alone=below != "."):
+        for below in published.folders:
+            if _holds(root / below, published, exclusive=below != "."):
                 return (root / below).resolve()
-        given = data_dir is not None and root == Path(data_dir)
-        if given and _may_be(root, name) and _holds(root, about, alone=True):
+        by_argument = data_dir is not None and root == Path(data_dir)
+        if by_argument and _may_be(root, name) and _holds(root, published, exclusive=True):
             return root.resolve()
-        # What a user has begun to put together there is not passed over for another copy.
-        if root in _chosen(data_dir) and _begun(root / about.folders[0]):
-            return (root / about.folders[0]).resolve() if name in BY_HAND else None
+        # A user's own folder that is not complete yet comes before another copy.
+        if root in _chosen(data_dir) and _begun(root / published.folders[0]):
+            return (root / published.folders[0]).resolve() if name in BY_HAND else None
     return None
 
 
 def _may_be(folder: Path, name: str) -> bool:
-    """A folder given by hand may be the data set itself, unless it is named after another."""
-    others = [about.folders for other, about in PUBLISHED.items() if other != name]
+    """Return whether a user's folder may be the data set itself, judged by its name."""
+    others = [published.folders for other, published in PUBLISHED.items() if other != name]
     return not any(folder.resolve().name in folders for folders in others)
 
 
 def _begun(folder: Path) -> bool:
+    """Return whether a folder has any file but unfinished downloads."""
     return folder.is_dir() and any(not _unfinished(path) for path in folder.iterdir())
 
 
 def _chosen(data_dir: str | Path | None) -> list[Path]:
-    """Folders that the user named."""
-    return [Path(given) for given in (data_dir, os.environ.get("UNDRIFT_DATA")) if given]
+    """Return the folders that the user named."""
+    return [Path(folder) for folder in (data_dir, os.environ.get("UNDRIFT_DATA")) if folder]
 
 
 def _roots(data_dir: str | Path | None) -> Iterator[Path]:
+    """Yield the folders to search, in order."""
     yield from _chosen(data_dir)
-    yield cache.user_cache() / "data"
+    yield user_cache() / "data"
     yield DEBIAN
     if (CHECKOUT / "pyproject.toml").exists():
         yield CHECKOUT.parent / "shared" / "data"
 
 
-def _holds(folder: Path, about: Published, *, alone: bool) -> bool:
-    """Whether it is in this folder, which has it alone or beside other data sets."""
-    patterns = (*about.files, *about.inside) if alone else about.files
+def _holds(folder: Path, published: Published, *, exclusive: bool) -> bool:
+    """Return whether a folder holds the data set, exclusively or beside others."""
+    patterns = (*published.files, *published.inside) if exclusive else published.files
     return folder.is_dir() and any(
         not _unfinished(path) for pattern in patterns for path in folder.glob(pattern)
     )
 
 
 def _unfinished(path: Path) -> bool:
-    """Whether this is a download in progress, perhaps of another process."""
-    return path.suffix == ".part"
+    """Return whether this is a download in progress, perhaps of another process."""
+    return target_name(path) is not None
 
 
 def _downloaded(name: str, data_dir: str | Path | None, *, quiet: bool) -> Path:
-    root = next(iter(_chosen(data_dir)), cache.user_cache() / "data")
+    """Download a data set and return its folder, or raise `DataError`."""
+    root = next(iter(_chosen(data_dir)), user_cache() / "data")
     folder = root / PUBLISHED[name].folders[0]
     if name not in REMOTES:
         raise DataError(f"{name} is not in {folder} and cannot be downloaded: {BY_HAND[name]}")
@@ -183,33 +186,34 @@ def _downloaded(name: str, data_dir: str | Path | None, *, quiet: bool) -> Path:
     def shows(remote: Remote) -> bool:
         return any(fnmatch(remote.name, pattern) for pattern in PUBLISHED[name].files)
 
-    # The file that shows the folder to hold the data set comes last: no part of it passes for it.
+    # The file by which `find` knows the data set comes last, so that no part passes for all.
     try:
         for remote in sorted(REMOTES[name], key=shows):
             download(remote, folder, quiet=quiet)
     except DataError:
         with suppress(OSError):
-            folder.rmdir()  # if there is nothing in it
+            folder.rmdir()  # fails unless the folder is empty
         raise
     return folder
 
 
-def _parsed(name: str, folder: Path, about: Published) -> Stored:
+def _parsed(name: str, folder: Path, published: Published) -> Stored:
+    """Return a data set from the cache, or read it and write it to the cache."""
     place = cache.place(name, folder)
-    mark = cache.fingerprint(_sources(folder, about))
+    mark = cache.fingerprint(_sources(folder, published))
     stored = cache.read(place, mark)
     if stored is None:
-        stored = about.read(folder)
+        stored = published.read(folder)
         cache.write(place, mark, stored)
     return stored
 
 
-def _sources(folder: Path, about: Published) -> Iterator[Path]:
-    """Files the reader may look at; the folder may hold other data sets besides."""
-    patterns = (*about.files, *about.inside)
-    shown = {path for pattern in patterns for path in folder.glob(pattern)}
+def _sources(folder: Path, published: Published) -> Iterator[Path]:
+    """Yield the files that the reader may use; the folder may hold other data sets, too."""
+    patterns = (*published.files, *published.inside)
+    matching = {path for pattern in patterns for path in folder.glob(pattern)}
     for path in folder.iterdir():
         if path.is_file() and not _unfinished(path):
             yield path
-        elif path in shown or path.name in ("train", "test", "val", "raw"):
+        elif path in matching or path.name in ("train", "test", "val", "raw"):
             yield from (below for below in path.rglob("*") if below.is_file())

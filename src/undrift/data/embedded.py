@@ -7,18 +7,13 @@ import torch
 from undrift import keyed
 from undrift.check import require
 from undrift.data.dataset import Dataset
+from undrift.errors import optional
 
 
 def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8 grey values in [0, 1] as 64 features."""
+    """Return scikit-learn's 1,797 handwritten digits, 8 x 8 grey values in [0, 1], flattened."""
     require(0 < test_fraction < 1, "digits", "test_fraction in (0, 1)", test_fraction)
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "digits needs scikit-learn, which is not installed; pip install 'undrift[digits]'."
-        ) from error
-    raw = load_digits()
+    raw = optional("sklearn.datasets", "digits", "digits", package="scikit-learn").load_digits()
     inputs = torch.tensor(raw.data, dtype=torch.float32) / 16
     targets = torch.tensor(raw.target, dtype=torch.int64)
     order = torch.from_numpy(keyed.generator(seed, "digits").permutation(len(targets)))

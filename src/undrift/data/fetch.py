@@ -1,21 +1,18 @@
-"""Downloads with published checksums: a file is either whole and right, or not there.
+"""Downloads with published checksums: a file is complete and correct, or it does not exist.
 
-Bytes go to a `.part` file of this process's own in the same folder and are moved into place only
-when length and digest agree, so several processes may fetch the same file at once.
+Bytes go to a `.part` file of the process in the same folder, which gets its name only when length
+and digest agree, so several processes may fetch the same file at once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import re
-import secrets
 import sys
-import time
 import urllib.request
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -24,16 +21,16 @@ from urllib.parse import urlsplit
 
 from undrift.check import require
 from undrift.errors import DataError
+from undrift.files import atomic_file
 
 TIMEOUT = 30.0  # seconds without a byte
-STALE = 24 * 3600.0  # seconds after which a `.part` file belongs to nobody
 _BLOCK = 1 << 18
 _DIGEST = re.compile(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to download: its mirrors in order, its name here, its length and digest."""
+    """Describes a file to download: its mirrors in order, its name here, its length and digest."""
 
     urls: tuple[str, ...]
     name: str
@@ -54,13 +51,12 @@ Remotes = tuple[Remote, ...]
 
 
 def download(remote: Remote, folder: str | Path, *, quiet: bool = False) -> Path:
-    """The file in `folder`, downloaded unless it is there and right already."""
+    """Return the file in `folder`, and download it unless it is there and correct."""
     target = Path(folder) / remote.name
     if _right(target, remote):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
         failures = []
         for url in remote.urls:
             try:
@@ -82,15 +78,17 @@ def download(remote: Remote, folder: str | Path, *, quiet: bool = False) -> Path
 
 
 class _FailedError(Exception):
-    """A mirror did not give the file; the text says what it gave instead."""
+    """Says what a mirror gave instead of the file."""
 
 
 class _Bar(Protocol):
+    """Shows how many bytes have arrived."""
+
     def __call__(self, done: int, total: int | None) -> None: ...
 
 
 class _HttpOnly(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never to ftp, which the standard library would."""
+    """Follows redirects, but never to ftp, which the standard library would do."""
 
     def redirect_request(
         self,
@@ -116,55 +114,33 @@ def _hash(remote: Remote) -> Any:
 
 
 def _right(path: Path, remote: Remote) -> bool:
+    """Return whether a file has the published length and digest."""
     try:
         if remote.size is not None and path.stat().st_size != remote.size:
             return False
         with path.open("rb") as file:
-            found = _hash(remote)
+            digest = _hash(remote)
             while block := file.read(_BLOCK):
-                found.update(block)
+                digest.update(block)
     except OSError:
         return False
-    return bool(found.hexdigest() == remote.digest.partition(":")[2])
-
-
-def _sweep(target: Path) -> None:
-    """Remove what a killed download left; a running one has just written to its own."""
-    for part in target.parent.glob(f"{target.name}.*.part"):
-        with suppress(OSError):
-            if time.time() - part.stat().st_mtime > STALE:
-                part.unlink()
+    return bool(digest.hexdigest() == remote.digest.partition(":")[2])
 
 
 def _attempt(url: str, remote: Remote, target: Path, bar: _Bar) -> None:
-    part = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    """Download one mirror's file to `target`, or raise `_FailedError`."""
     try:
-        with part.open("xb") as file:
+        with atomic_file(target) as part, part.open("xb") as file:
             _receive(url, remote, file, bar)
-            file.flush()
-            os.fsync(file.fileno())
-        _move(part, target, remote)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _move(part: Path, target: Path, remote: Remote) -> None:
-    try:
-        part.replace(target)
     except OSError:
-        # On Windows another process may be reading the file it has just finished.
+        # Windows refuses to replace a file that another process has just finished and now reads.
         if not _right(target, remote):
             raise
-    with suppress(OSError):  # the new name, too, must outlast a crash; not all systems can
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _receive(url: str, remote: Remote, file: IO[bytes], bar: _Bar) -> None:
-    found = _hash(remote)
+    """Write the body of a response to a file, or raise `_FailedError` if it is wrong."""
+    received = _hash(remote)
     done = 0
     with closing(_blocks(url, remote.size)) as blocks:
         for block, total in blocks:
@@ -172,17 +148,17 @@ def _receive(url: str, remote: Remote, file: IO[bytes], bar: _Bar) -> None:
             if total is not None and done > total:
                 raise _FailedError(f"more than {total} bytes")
             file.write(block)
-            found.update(block)
+            received.update(block)
             bar(done, total)
     if total is not None and done != total:
         raise _FailedError(f"{done} of {total} bytes")
     kind, _, digest = remote.digest.partition(":")
-    if found.hexdigest() != digest:
-        raise _FailedError(f"{kind}:{found.hexdigest()}")
+    if received.hexdigest() != digest:
+        raise _FailedError(f"{kind}:{received.hexdigest()}")
 
 
 def _blocks(url: str, size: int | None) -> Generator[tuple[bytes, int | None], None, None]:
-    """The body in blocks, an empty one first, each with the length of the whole if known."""
+    """Yield an empty block and then the body in blocks, each with the total length if known."""
     request = urllib.request.Request(url, headers={"User-Agent": "undrift"})
     opener = urllib.request.build_opener(_HttpOnly)
     try:
@@ -204,6 +180,7 @@ def _blocks(url: str, size: int | None) -> Generator[tuple[bytes, int | None], N
 
 
 def _reason(error: object) -> str:
+    """Return the reason of an error in a few words."""
     if isinstance(error, TimeoutError):
         return f"nothing for {TIMEOUT:g} seconds"
     return str(error) or type(error).__name__
@@ -211,10 +188,11 @@ def _reason(error: object) -> str:
 
 @contextmanager
 def _progress(remote: Remote, quiet: bool) -> Iterator[_Bar]:
+    """Yield a function that shows progress on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    # Here, for they would make every `import undrift` slower.
+    # rich is imported here, because it would slow down every `import undrift`.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -1,6 +1,6 @@
 """Data sets of Hugging Face's `datasets` as `Stored`: images, features or tokens from columns.
 
-Nothing is imported from there: what has the columns and formats of a `datasets.Dataset` will do.
+The package is not imported: any object with the columns and formats of a `datasets.Dataset` serves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from undrift.check import is_whole, require, require_choice
 from undrift.data.columns import WHO, Columns, samples
 from undrift.data.formats.table import check_fraction, split
-from undrift.data.stored import Array, Part, Stored
+from undrift.data.stored import Array, Samples, Stored
 
 _HELD_OUT = ("test", "validation", "valid", "val")
 
@@ -31,18 +31,18 @@ def from_huggingface(
     padding: int = 0,
     seed: int = 0,
 ) -> Stored:
-    """A `datasets.Dataset`, or a `DatasetDict` with a split "train".
+    """Return the data of a `datasets.Dataset`, or of a `DatasetDict` with a split "train".
 
-    `inputs` names a column of images (or arrays of bytes with two or three axes, both become bytes
+    `inputs` names a column of images (or arrays of bytes with two or three axes; both become bytes
     (N, C, H, W)), of numbers or lists of floats (features), or of lists of whole numbers (tokens,
-    cut or filled with `padding` to `length`, if given); several columns of numbers become one row
-    of features. `target` is a `ClassLabel`, or whole numbers or strings, numbered in sorted order.
-    `client` says whose a row is. `test` is another Dataset or the name of a split; by default it is
-    "test" or "validation" where there is one, else a random `test_fraction` of the rows.
+    cut or filled with `padding` to `length`); several columns of numbers become one row of
+    features. `target` is a `ClassLabel`, or whole numbers or strings, numbered in sorted order.
+    `client` names the column of the rows' owners. `test` is another Dataset or the name of a split;
+    by default it is "test" or "validation" if that exists, else a random `test_fraction` of rows.
     """
     check_fraction(WHO, test_fraction)
-    whole = length is None or (is_whole(length) and length >= 1)
-    require(whole, WHO, "length >= 1, a whole number", length)
+    sound = length is None or (is_whole(length) and length >= 1)
+    require(sound, WHO, "length >= 1, a whole number", length)
     chosen = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     require(len(chosen) > 0, WHO, "the name of an input column", inputs)
     require(target not in chosen, WHO, "a target that is no input", target, "leave it out")
@@ -55,7 +55,7 @@ def from_huggingface(
     owning = [part for part in columns if client in part.data.column_names]
     owners, names = _encoded(owning, client) if client is not None else ([], ())
     parts = [
-        Part(array, numbers, owners[i] if i < len(owners) else None)
+        Samples(array, numbers, owners[i] if i < len(owners) else None)
         for i, (array, numbers) in enumerate(zip(arrays, targets, strict=True))
     ]
     if len(parts) == 1:
@@ -65,12 +65,14 @@ def from_huggingface(
     return Stored(parts[0], parts[1], classes=len(labels), labels=labels, names=names)
 
 
-def _rows(part: Part, rows: Array) -> Part:
+def _rows(part: Samples, rows: Array) -> Samples:
+    """Return some rows of a part."""
     owners = None if part.owners is None else part.owners[rows]
-    return Part(part.inputs[rows], part.targets[rows], owners)
+    return Samples(part.inputs[rows], part.targets[rows], owners)
 
 
 def _named(inputs: tuple[str, ...], target: str, client: str | None) -> Iterator[tuple[str, str]]:
+    """Yield each column's argument and name."""
     yield from (("inputs", name) for name in inputs)
     yield "target", target
     if client is not None:
@@ -78,7 +80,7 @@ def _named(inputs: tuple[str, ...], target: str, client: str | None) -> Iterator
 
 
 def _splits(dataset: Any, test: Any) -> list[tuple[str, Any]]:
-    """The training and, if there is one, the test data, with their names."""
+    """Return the training data and, if there is any, the test data, with their names."""
     if not isinstance(dataset, Mapping):
         if isinstance(test, str):
             raise ValueError(
@@ -100,7 +102,7 @@ def _splits(dataset: Any, test: Any) -> list[tuple[str, Any]]:
 
 
 def _alike(arrays: list[Array], columns: tuple[str, ...]) -> list[Array]:
-    """The test data like the training data: grey images become three channels if others are."""
+    """Return arrays of equal kind; grey images get three channels if the other part has them."""
     if len(arrays) == 2 and all(array.dtype == np.uint8 for array in arrays):
         channels = max(array.shape[1] for array in arrays)
         arrays = [
@@ -119,14 +121,16 @@ def _alike(arrays: list[Array], columns: tuple[str, ...]) -> list[Array]:
 def _encoded(
     parts: Sequence[Columns], column: str
 ) -> tuple[list[NDArray[np.int64]], tuple[str, ...]]:
-    """Each part's values as numbers from 0, and the names these stand for."""
-    given = [getattr(part.feature(column), "names", None) for part in parts]
-    if given[0] is not None:
-        for part, names in zip(parts, given, strict=True):
-            if names != given[0]:
+    """Return each part's values as numbers from 0, and the names of these numbers."""
+    names_of_parts = [getattr(part.feature(column), "names", None) for part in parts]
+    if names_of_parts[0] is not None:
+        for part, names in zip(parts, names_of_parts, strict=True):
+            if names != names_of_parts[0]:
                 got = "others" if names else "no names"
                 raise part.bad(column, 0, "the class names of the training data", got, "cast it")
-        return [_numbered(part, column, len(given[0])) for part in parts], tuple(given[0])
+        return [_numbered(part, column, len(names_of_parts[0])) for part in parts], tuple(
+            names_of_parts[0]
+        )
     values = [list(_plain(part, column)) for part in parts]
     kinds = {type(value) for part in values for value in part}
     if len(kinds) > 1:
@@ -138,7 +142,7 @@ def _encoded(
 
 
 def _numbered(part: Columns, column: str, classes: int) -> NDArray[np.int64]:
-    """The numbers of a `ClassLabel`; -1 is how data sets without labels say so."""
+    """Return the numbers of a `ClassLabel`, or raise `DataError`; -1 stands for no label."""
     numbers = np.array(part.values(column), dtype=np.int64)
     wrong = (numbers < 0) | (numbers >= classes)
     if wrong.any():
@@ -150,6 +154,7 @@ def _numbered(part: Columns, column: str, classes: int) -> NDArray[np.int64]:
 
 
 def _plain(part: Columns, column: str) -> Iterable[int | str]:
+    """Yield whole numbers or strings, or raise `DataError`."""
     for row, value in enumerate(part.values(column)):
         if not isinstance(value, int | str):
             remedy = "cast it to whole numbers or strings"

@@ -1,4 +1,4 @@
-"""The three laws that papers call Dirichlet; docs/partition.md says who means which."""
+"""The three laws that papers call Dirichlet; docs/partition.md says which paper uses which."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 
 from undrift import keyed
 from undrift.check import require_choice, require_positive
-from undrift.data.clients import Indices
-from undrift.data.dealing import (
+from undrift.data.assignment import (
     Floats,
     Labels,
     apportioned,
+    assign,
     check_enough,
     check_minimum,
     codes_of,
-    deal,
     log_dirichlet,
     pools_of,
     shares_of,
 )
+from undrift.data.clients import Indices
 
 Law = Literal["equal", "sequential", "per-class"]
 
 LAWS = ("equal", "sequential", "per-class")
-REDRAWS = 100  # of the law per class, before the best of them is repaired
+REDRAWS = 100  # of the law "per-class", before the best draw is repaired
 
 
 def dirichlet(
@@ -37,21 +37,21 @@ def dirichlet(
     minimum: int | None = None,
     seed: int = 0,
 ) -> list[Indices]:
-    """Label skew by Dir(alpha), smaller being worse, in one of the three published laws.
+    """Return parts with label skew by Dir(alpha); a smaller alpha makes more skew.
 
-    "equal": each client draws its label mix, then in turns one sample after the other by it, equal
-    sizes, no sample twice. When a class runs out, the mix goes on over the classes that are left
-    (FedDyn's law, without its redraw loop, so that small alpha cannot hang).
+    "equal": each client draws its label mix, then the clients draw samples by their mixes in turns.
+    Sizes are equal, and no sample is drawn twice. When a class is used up, the mixes are restricted
+    to the other classes (FedDyn's law without its redraw loop, so that small alpha cannot hang).
 
-    "sequential": client after client draws its mix, then all of its samples from those that are
-    left, each weighted by the mix's share of its class (FedACG). Equal sizes; the last clients get
-    what is left.
+    "sequential": one client after the other draws its mix and then all of its samples among those
+    that are left, each weighted by the mix's share of its class (FedACG). Sizes are equal; the last
+    clients get what is left.
 
-    "per-class": each class is divided over the clients by shares from Dir(alpha), without those
-    that hold n / clients samples already (NIID-Bench, the thesis's DP1). Unequal sizes of at least
-    `minimum`, every sample used. Redrawn until the minimum is met; when `REDRAWS` draws do not, the
-    largest clients of the best draw pass samples on. `minimum` is the number of classes by
-    default, or half of n / clients if that is less.
+    "per-class": each class is divided by shares from Dir(alpha) among the clients that hold less
+    than n / clients samples (NIID-Bench, the thesis's DP1). Sizes differ and are at least
+    `minimum`; every sample is used. The draw is repeated until the minimum is met; after `REDRAWS`
+    draws, the largest clients of the best draw give samples to the smallest. `minimum` is by
+    default the number of classes, or half of n / clients if that is less.
     """
     check_enough(len(targets), clients)
     require_positive("dirichlet", alpha=alpha)
@@ -63,7 +63,7 @@ def dirichlet(
     rng = keyed.generator(seed, "partition")
     if law == "per-class":
         counts = _per_class(rng, np.bincount(codes), clients, alpha, minimum)
-        return deal(pools_of(rng, codes), counts)
+        return assign(pools_of(rng, codes), counts)
     pools = pools_of(rng, codes)
     size = len(codes) // clients
     log_mix = log_dirichlet(rng, clients, classes, alpha)
@@ -74,18 +74,19 @@ def dirichlet(
     for i in range(clients):
         counts[i] = _weighted(rng, left, log_mix[i], size)
         left -= counts[i]
-    return deal(pools, counts)
+    return assign(pools, counts)
 
 
 def _in_turns(
     rng: np.random.Generator, pools: list[Indices], log_mix: Floats, size: int
 ) -> list[Indices]:
+    """Return parts of equal sizes, drawn one sample after the other."""
     clients, classes = log_mix.shape
     left = np.array([len(pool) for pool in pools])
     parts: list[list[int]] = [[] for _ in range(clients)]
     for _ in range(size):
         for i in rng.permutation(clients):
-            # Gumbel-max: one label from the client's mix over the classes that are left.
+            # The Gumbel-max trick draws a label from the client's mix over the classes left.
             scores = np.where(left > 0, log_mix[i] + rng.gumbel(size=classes), -np.inf)
             label = int(scores.argmax())
             left[label] -= 1
@@ -94,11 +95,11 @@ def _in_turns(
 
 
 def _weighted(rng: np.random.Generator, left: Indices, log_mix: Floats, size: int) -> Indices:
-    """How many of each class, when `size` of the samples left are drawn by their class's weight.
+    """Return how many samples of each class a client gets, if `size` are drawn by weight.
 
-    Drawing by weight without replacement is a race: each sample arrives after an exponential time
-    over its weight, and the first ones are taken. Of a class only the order of arrival matters,
-    whose gaps are exponential over the number still to come; so classes, not samples, are drawn.
+    To draw by weight without replacement, let each sample arrive after an exponential time divided
+    by its weight, and take the first ones. Within a class the gaps between arrivals are exponential
+    times divided by the number of samples still to arrive, so that only classes need to be drawn.
     """
     width = min(size, int(left.max()))
     coming = left[:, None] - np.arange(width)  # (classes, width)
@@ -112,7 +113,7 @@ def _weighted(rng: np.random.Generator, left: Indices, log_mix: Floats, size: in
 def _per_class(
     rng: np.random.Generator, supply: Indices, clients: int, alpha: float, minimum: int
 ) -> Indices:
-    """(clients, classes): how many samples of each class a client gets."""
+    """Return how many samples of each class each client gets, as (clients, classes)."""
     best, least = np.zeros((clients, len(supply)), dtype=np.int64), clients * minimum + 1
     for _ in range(REDRAWS):
         counts = _divided(log_dirichlet(rng, len(supply), clients, alpha), supply)
@@ -125,11 +126,13 @@ def _per_class(
 
 
 def _divided(log_mix: Floats, supply: Indices) -> Indices:
+    """Return one draw of the law "per-class", as (clients, classes)."""
     classes, clients = log_mix.shape
     counts = np.zeros((clients, classes), dtype=np.int64)
     sizes = np.zeros(clients, dtype=np.int64)
     for label in range(classes):
-        # Somebody is open: before the last class the clients hold less than n / clients on average.
+        # Some client is open, because before the last class they hold less than n / clients on
+        # average.
         open_ = np.flatnonzero(sizes * clients < supply.sum())
         counts[open_, label] = apportioned(shares_of(log_mix[label, open_]), int(supply[label]))
         sizes += counts[:, label]
@@ -137,7 +140,7 @@ def _divided(log_mix: Floats, supply: Indices) -> Indices:
 
 
 def _repaired(counts: Indices, minimum: int) -> Indices:
-    """The largest client gives one of its most frequent class, until all have the minimum."""
+    """Move samples of the largest clients' most frequent classes until all have the minimum."""
     counts, sizes = counts.copy(), counts.sum(axis=1)
     for poor in map(int, np.flatnonzero(sizes < minimum)):
         while sizes[poor] < minimum:

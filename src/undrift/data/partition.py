@@ -1,6 +1,6 @@
-"""How one data set is dealt to clients: lists of index arrays for `Clients.split`.
+"""Partitions of a data set among clients, as lists of index arrays for `Clients.split`.
 
-docs/partition.md has the laws, who uses which, and what each of them promises.
+docs/partition.md has the laws, the papers that use them, and what each of them guarantees.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 
 from undrift import keyed
 from undrift.check import require, require_choice, require_positive
-from undrift.data.clients import Indices
-from undrift.data.dealing import (
+from undrift.data.assignment import (
     Labels,
     apportioned,
+    assign,
     check_clients,
     check_enough,
     check_minimum,
     codes_of,
-    deal,
     grouped,
     log_dirichlet,
     pools_of,
     require_count,
     shares_of,
 )
+from undrift.data.clients import Indices
 from undrift.data.label_mixes import Law, dirichlet
 
 __all__ = [
@@ -44,14 +44,14 @@ __all__ = [
 
 
 def iid(targets: Labels, clients: int, *, seed: int = 0) -> list[Indices]:
-    """A random split into sizes that differ by at most one."""
+    """Return a random split into sizes that differ by at most one."""
     check_enough(len(targets), clients)
     order = keyed.generator(seed, "partition").permutation(len(targets))
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
 def replicated(targets: Labels, clients: int) -> list[Indices]:
-    """Everything for every client (NET-FLEET's "iid"); all share one array."""
+    """Return all samples for every client (NET-FLEET's "iid"); all share one array."""
     check_clients(clients)
     require(len(targets) >= 1, "replicated", "at least one sample", len(targets))
     return [np.arange(len(targets), dtype=np.int64)] * clients
@@ -65,37 +65,37 @@ def shards(
     size: int | None = None,
     seed: int = 0,
 ) -> list[Indices]:
-    """Samples sorted by label and cut into shards, of which each client gets `per_client`.
+    """Sort samples by label, cut them into shards, and return `per_client` shards for each client.
 
-    A shard holds `size` samples, or as many as use up the data; so a client sees few labels. With
-    a size, shards that nobody gets are left out (NET-FLEET: 2 of 200 for 50 clients).
+    A shard holds `size` samples, or as many as use up the data, so a client has few labels. With a
+    size, some shards may be left out (NET-FLEET: 2 shards of 200 samples for 50 clients).
     """
     check_enough(len(targets), clients)
     order = np.argsort(codes_of("shards", targets)[0], kind="stable")
     require_count("shards", "per_client", per_client)
-    dealt = clients * per_client
+    total = clients * per_client
     if size is None:
-        enough = len(order) >= dealt
-        expected = f"at least {dealt} samples, one for each shard"
+        enough = len(order) >= total
+        expected = f"at least {total} samples, one for each shard"
         require(enough, "shards", expected, len(order), "use fewer clients or shards")
-        cut = np.array_split(order, dealt)
+        cut = np.array_split(order, total)
     else:
         require_count("shards", "size", size)
         cut = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
-        expected = f"{dealt} shards of {size} samples"
-        require(len(cut) >= dealt, "shards", expected, len(cut), "lower size")
-    chosen = keyed.generator(seed, "partition").permutation(len(cut))[:dealt]
-    hands = chosen.reshape(clients, per_client)
-    return [np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands]
+        expected = f"{total} shards of {size} samples"
+        require(len(cut) >= total, "shards", expected, len(cut), "lower size")
+    chosen = keyed.generator(seed, "partition").permutation(len(cut))[:total]
+    assigned = chosen.reshape(clients, per_client)
+    return [np.sort(np.concatenate([cut[shard] for shard in own])) for own in assigned]
 
 
 def classes_per_client(
     targets: Labels, clients: int, classes: int, *, seed: int = 0
 ) -> list[Indices]:
-    """Each client holds exactly `classes` labels, drawn at random (the thesis's DP2).
+    """Return parts of exactly `classes` labels each, drawn at random (the thesis's DP2).
 
-    The samples of a label are divided evenly between its holders. Every label has one whenever
-    clients * classes is enough for that; the samples of the others are left out.
+    The samples of a label are divided evenly among its holders. Every label has a holder if
+    clients * classes is large enough; samples of labels without a holder are left out.
     """
     who = "classes_per_client"
     check_enough(len(targets), clients)
@@ -114,23 +114,24 @@ def classes_per_client(
     )
     rng = keyed.generator(seed, "partition")
     pools = pools_of(rng, codes)
-    held = _hands(rng, supply, clients, classes)
+    held = _held_labels(rng, supply, clients, classes)
     counts = np.zeros((clients, labels), dtype=np.int64)
     for label in np.flatnonzero(held.any(axis=0)):
         holders = rng.permutation(np.flatnonzero(held[:, label]))
         each, over = divmod(int(supply[label]), len(holders))
         counts[holders, label] = each
         counts[holders[:over], label] += 1
-    return deal(pools, counts)
+    return assign(pools, counts)
 
 
-def _hands(
+def _held_labels(
     rng: np.random.Generator, supply: Indices, clients: int, classes: int
 ) -> NDArray[np.bool_]:
-    """(clients, labels): who holds what; labels nobody holds yet go first, then all alike.
+    """Return which client holds which label, as (clients, labels).
 
-    A label has no more holders than samples. One with fewer samples than there are clients still
-    to come is `scarce`: only so many of them may be taken that the rest suffices for the rest.
+    Labels without a holder go first. A label has no more holders than samples. A label with fewer
+    samples than remaining clients is `scarce`: each client takes only so many scarce labels that
+    the others suffice for the remaining clients.
     """
     held = np.zeros((clients, len(supply)), dtype=np.bool_)
     left, fresh = supply.copy(), np.ones(len(supply), dtype=np.bool_)
@@ -141,36 +142,37 @@ def _hands(
         order = np.concatenate([order[fresh[order]], order[~fresh[order]]])
         order = order[left[order] > 0]
         scarce = left[order] <= others
-        hand = order[~scarce | (np.cumsum(scarce) <= spare)][:classes]
-        held[i, hand], fresh[hand] = True, False
-        left[hand] -= 1
+        own = order[~scarce | (np.cumsum(scarce) <= spare)][:classes]
+        held[i, own], fresh[own] = True, False
+        left[own] -= 1
     return held
 
 
 def natural(
     owners: Labels, clients: int | None = None, *, minimum: int = 1, seed: int = 0
 ) -> list[Indices]:
-    """One client per natural id (writer, role), in the order of the ids.
+    """Return one part per natural id (writer, role), in the order of the ids.
 
-    With `clients`, a random choice of so many. Ids with fewer than `minimum` samples are left out.
+    `clients` limits them to a random choice of so many. Ids with fewer than `minimum` samples are
+    left out.
     """
     require_count("natural", "minimum", minimum)
     codes, ids = codes_of("natural", owners, "id", "number the ids")
     enough = np.flatnonzero(np.bincount(codes) >= minimum)
-    wanted = max(1, len(enough)) if clients is None else clients
-    check_clients(wanted)
+    count = max(1, len(enough)) if clients is None else clients
+    check_clients(count)
     require(
-        len(enough) >= wanted,
+        len(enough) >= count,
         "natural",
-        f"{wanted} ids with at least {minimum} samples",
+        f"{count} ids with at least {minimum} samples",
         len(enough),
         "use fewer clients" if clients is not None and minimum == 1 else "lower minimum",
     )
     rng = keyed.generator(seed, "partition")
-    chosen = np.sort(rng.permutation(enough)[:wanted])
+    chosen = np.sort(rng.permutation(enough)[:count])
     client = np.full(ids, -1, dtype=np.int64)
-    client[chosen] = np.arange(wanted)
-    return grouped(client[codes], wanted)
+    client[chosen] = np.arange(count)
+    return grouped(client[codes], count)
 
 
 def quantity(
@@ -181,7 +183,7 @@ def quantity(
     minimum: int = 1,
     seed: int = 0,
 ) -> list[Indices]:
-    """Sizes of minimum + Dir(alpha) * the rest; labels iid, every sample used."""
+    """Return iid parts whose sizes are minimum + Dir(alpha) * the rest; every sample is used."""
     if isinstance(targets_or_count, int | np.integer):
         count = int(targets_or_count)
     else:
@@ -197,6 +199,8 @@ def quantity(
 
 
 class _Form(NamedTuple):
+    """Describes a form of text: its example, and how many numbers follow the colon."""
+
     example: str
     kind: type[int] | type[float] = int
     least: int = 0  # numbers after the colon
@@ -230,10 +234,10 @@ def parse(
     owners: Labels | None = None,
     seed: int = 0,
 ) -> list[Indices]:
-    """A partition as on the command line: `iid`, `dirichlet:0.3`, `shards:2x200`, `natural`.
+    """Return a partition by its text, such as `iid`, `dirichlet:0.3`, `shards:2x200`, `natural`.
 
-    `alpha` is that of a Dirichlet form without a number; `shards` alone means two per client.
-    `clients=None` is for `natural`: all ids.
+    `alpha` is used by a Dirichlet form without a number; `shards` without one means two per client.
+    `clients=None` selects all ids of `natural`.
     """
     name, numbers = _form(text)
     if owners is not None and len(owners) != len(targets):
@@ -268,11 +272,12 @@ def parse(
 
 
 def validate_shorthand(text: str) -> None:
-    """Refuse what `parse` would, as far as the text alone tells."""
+    """Raise `ValueError` for a text that `parse` would refuse whatever the data."""
     _form(text)
 
 
 def _form(text: str) -> tuple[str, list[float]]:
+    """Return the name of a partition and its numbers, or raise `ValueError`."""
     name, colon, rest = text.strip().partition(":")
     require_choice("partition", "its name", name, _FORMS)
     form = _FORMS[name]

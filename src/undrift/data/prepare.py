@@ -1,9 +1,9 @@
-"""How stored samples become what a model sees: bytes to floats, tokens to indices, augmentation.
+"""Preparation of stored samples for a model: bytes to floats, tokens to indices, augmentation.
 
 Data sets stay in memory as they are published, images as bytes and characters as small integers;
-a minibatch is prepared when it is drawn. Augmentation is arithmetic on a key, as dropout is: the
-same sample of the same step of the same client is cropped and flipped alike whether clients run
-alone, stacked under `vmap`, or on another machine.
+a minibatch is prepared when it is drawn. Augmentation is arithmetic on a key, as dropout is, so
+that a sample of a step of a client is cropped and flipped the same way whether clients run one by
+one, stacked under `vmap`, or on another machine.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from undrift.check import is_finite, is_whole, require
 
 @runtime_checkable
 class Prepare(Protocol):
-    """Any frozen dataclass with these two serves; its repr is part of a checkpoint's identity."""
+    """Converts stored samples to inputs.
+
+    Any frozen dataclass with these two members serves; checkpoints identify it by its repr.
+    """
 
     @property
     def random(self) -> bool:
-        """Whether training batches are augmented, so that a key is needed."""
+        """Return whether training batches are augmented, so that a key is needed."""
         ...
 
     def __call__(self, inputs: Tensor, dtype: torch.dtype, key: Tensor | None = None) -> Tensor:
-        """(B, ...) stored samples as the model's inputs; augmented only when there is a key."""
+        """Return stored samples (B, ...) as inputs of the model, augmented only with a key."""
         ...
 
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels to (pixel - mean) / std per channel; in training a random crop and a flip before it.
+    """Converts pixels to (pixel - mean) / std per channel; in training it crops and flips before.
 
     Bytes count as pixel / 255, floats as they are. `crop` pads that many black pixels on every
     side and cuts a window of the original size anywhere in it; `flip` mirrors half of the images
@@ -59,10 +62,11 @@ class Images:
 
     @property
     def random(self) -> bool:
+        """Return whether images are cropped or flipped in training."""
         return self.crop > 0 or self.flip
 
     def plain(self) -> Images:
-        """Without augmentation."""
+        """Return the same preparation without augmentation."""
         return Images(self.mean, self.std)
 
     def __call__(self, inputs: Tensor, dtype: torch.dtype, key: Tensor | None = None) -> Tensor:
@@ -79,7 +83,7 @@ class Images:
         return torch.addcmul(shifts, inputs.to(dtype), scales)
 
     def _augmented(self, inputs: Tensor, key: Tensor) -> Tensor:
-        """Crop and flip as one gather: where each pixel comes from, and whether that is outside."""
+        """Crop and flip by one gather of the pixels' sources."""
         samples, channels, height, width = inputs.shape
         draws = keyed.uniform(key, (samples, 3), torch.float64)
         offsets = (draws[:, :2] * (2 * self.crop + 1)).long() - self.crop
@@ -100,7 +104,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Small stored integers to the indices an embedding takes."""
+    """Converts small stored integers to the indices that an embedding takes."""
 
     random = False
 

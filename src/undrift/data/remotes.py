@@ -1,4 +1,4 @@
-"""Where published data sets can be had, with the checksums published for them."""
+"""Addresses and published checksums of data sets."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ REMOTES: dict[str, Remotes] = {
     ),
 }
 
-# None of these has a published checksum; LEAF makes its files anew from their sources.
+# These have no published checksum, because LEAF's scripts make the files from their sources.
 BY_HAND: dict[str, str] = {
     "femnist": "put LEAF's train/*.json and test/*.json there, as its data/femnist/preprocess.sh "
     "makes them.",

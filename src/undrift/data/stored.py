@@ -1,4 +1,4 @@
-"""What a reader of a file format returns: arrays as they lie on disk, small and exact."""
+"""Results of the readers of file formats: arrays as they are stored, small and exact."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Samples: images as bytes (N, C, H, W), tokens as integers (N, length), features as floats."""
+class Samples:
+    """Holds images as bytes (N, C, H, W), tokens as integers (N, length), or features as floats."""
 
     inputs: Array
     targets: Array  # (N,) int64 labels from 0
@@ -27,10 +27,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Stored:
-    """A data set as read from its files."""
+    """Holds a data set as it was read from its files."""
 
-    train: Part
-    test: Part
+    train: Samples
+    test: Samples
     classes: int
     labels: tuple[str, ...] = ()  # names of the classes, where the files have them
     names: tuple[str, ...] = ()  # of the natural clients (writers, roles, celebrities)
@@ -38,5 +38,5 @@ class Stored:
 
 
 def damaged(path: object, expected: str, got: object, remedy: str) -> DataError:
-    """`DataError("<path> needs <expected>, got <got>; <remedy>.")`."""
+    """Return `DataError("<path> needs <expected>, got <got>; <remedy>.")`."""
     return DataError(f"{path} needs {expected}, got {got}; {remedy}.")

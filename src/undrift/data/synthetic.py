@@ -1,4 +1,4 @@
-"""Heterogeneous least squares with everything known: the test bed of every closed form."""
+"""Heterogeneous least squares with known optima, on which closed forms are tested."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from undrift.data.clients import Clients
 
 @dataclass(frozen=True)
 class Quadratics:
-    """F_i(x) = 1/2 (x - b_i)' A_i (x - b_i), as least squares on each client's samples."""
+    """Holds F_i(x) = 1/2 (x - b_i)' A_i (x - b_i), as least squares on each client's samples."""
 
     clients: Clients
     A: Tensor  # (N, d, d)
     b: Tensor  # (N, d)
 
     def model(self) -> nn.Module:
-        """A linear model at x = 0."""
+        """Return a linear model at x = 0."""
         linear = nn.Linear(self.b.shape[1], 1, bias=False, dtype=self.b.dtype)
         nn.init.zeros_(linear.weight)
         return linear
 
     @staticmethod
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        """Half the mean squared error, so that its gradient is A_i (x - b_i)."""
+        """Return half the mean squared error, so that its gradient is A_i (x - b_i)."""
         return 0.5 * nn.functional.mse_loss(outputs, targets)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """argmin of sum_i w_i F_i; uniform weights by default."""
+        """Return the argmin of sum_i w_i F_i; weights are uniform by default."""
         w = torch.as_tensor(
             [1.0] * len(self.clients) if weights is None else weights, dtype=self.A.dtype
         )
@@ -55,11 +55,11 @@ def quadratics(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Quadratics:
-    """Random positive-definite clients with eigenvalues in [1 / condition, 1].
+    """Return random positive-definite clients with eigenvalues in [1 / condition, 1].
 
-    `samples` per client (equal or one number each; at least `dim`), `heterogeneity` scales how far
-    the local optima b_i lie apart, `noise` adds residuals orthogonal to the design: they make
-    minibatch gradients noisy and leave A_i and b_i as they are.
+    Each client has `samples` (one number for all or one each, at least `dim`). `heterogeneity`
+    scales the distances between the local optima b_i. `noise` adds residuals orthogonal to the
+    design, which make minibatch gradients noisy and leave A_i and b_i as they are.
     """
     require(clients >= 1, "quadratics", "clients >= 1", clients)
     require(dim >= 1, "quadratics", "dim >= 1", dim)

@@ -1,4 +1,4 @@
-"""How much each client runs in a round, in local steps; none only where a deadline is missed."""
+"""The work of each client in a round, in local steps."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from undrift.check import require, require_choice, require_nonnegative, require_
 
 @runtime_checkable
 class Work(Protocol):
+    """Decides how many local steps each client runs in a round."""
+
     def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
-        """K_i of a client in round t; `epoch` is the number of minibatches in one pass."""
+        """Return K_i of a client in round t; `epoch` is the number of minibatches in one pass."""
         ...
 
     def check(self, population: int) -> None:
-        """Refuse what does not fit this many clients, before any work."""
+        """Raise `ValueError` for work that does not fit this many clients, before any work."""
         ...
 
 
 @dataclass(frozen=True)
 class Steps:
-    """k steps for every client, or one number per client."""
+    """Runs k steps on every client, or as many as each client's own number says."""
 
     k: int | Sequence[int]
 
     def __post_init__(self) -> None:
-        several = isinstance(self.k, Iterable) and not isinstance(self.k, str)
-        for k in self.k if several else (self.k,):  # type: ignore[union-attr]
-            whole = isinstance(k, Integral) and not isinstance(k, bool)
-            require(whole, "Steps", "a whole number of steps", k)
-        value = tuple(int(k) for k in self.k) if several else int(self.k)  # type: ignore[union-attr, arg-type]
+        listed = isinstance(self.k, Iterable) and not isinstance(self.k, str)
+        for k in self.k if listed else (self.k,):  # type: ignore[union-attr]
+            integral = isinstance(k, Integral) and not isinstance(k, bool)
+            require(integral, "Steps", "a whole number of steps", k)
+        value = tuple(int(k) for k in self.k) if listed else int(self.k)  # type: ignore[union-attr, arg-type]
         object.__setattr__(self, "k", value)
         for i, k in enumerate(self._all()):
             where = "" if isinstance(self.k, int) else f" for client {i}"
@@ -53,7 +55,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Epochs:
-    """Passes over the local data, each of ceil(n_i / batch_size) steps; fractions round up."""
+    """Runs passes over the local data of ceil(n_i / batch_size) steps each; fractions round up."""
 
     epochs: float
 
@@ -68,9 +70,9 @@ class Epochs:
 
 @dataclass(frozen=True)
 class GaussianSteps:
-    """K_i = |N(mean, variance)| rounded down, at least 1 (the thesis's step asynchronism).
+    """Draws K_i = |N(mean, variance)| rounded down, at least 1 (the thesis's step asynchronism).
 
-    `mode="fixed"` draws once per client, "random" anew in every round.
+    `mode="fixed"` draws once per client, and "random" anew in every round.
     """
 
     mean: float
@@ -91,7 +93,7 @@ class GaussianSteps:
 
 @dataclass(frozen=True)
 class UniformSteps:
-    """K_i uniform among the integers low, ..., high (both included)."""
+    """Draws K_i uniformly among the integers low, ..., high (both included)."""
 
     low: int
     high: int
@@ -111,10 +113,10 @@ class UniformSteps:
 
 @dataclass(frozen=True)
 class Deadline:
-    """What each client's device can do in so many simulated seconds, messages included.
+    """Runs what each client's device can do in so many simulated seconds, with its messages.
 
-    Step asynchronism as it really arises. Needs `simulate(..., devices=...)`; a client that cannot
-    do a single step in time misses the round. `at_most` is the work of one that has time enough.
+    This is how step asynchronism arises in practice. It needs `simulate(..., devices=...)`; a
+    client that cannot do a single step in time misses the round. `at_most` limits fast clients.
     """
 
     seconds: float

@@ -1,7 +1,7 @@
-"""System heterogeneity: how fast clients and their links are, who is slow, fails, or is away."""
+"""System heterogeneity: speed and connections of clients, stragglers, failures and presence."""
 
 from undrift.devices.fleet import Device, Fleet, Jitter, Stragglers, spread
-from undrift.devices.presets import EFFICIENCY, MIXES, PRESETS, Link, Mix, Preset, preset
+from undrift.devices.presets import EFFICIENCY, MIXES, PRESETS, Connection, Mix, Preset, preset
 from undrift.devices.roster import apportion, parse
 from undrift.devices.trace import Trace
 
@@ -9,10 +9,10 @@ __all__ = [
     "EFFICIENCY",
     "MIXES",
     "PRESETS",
+    "Connection",
     "Device",
     "Fleet",
     "Jitter",
-    "Link",
     "Mix",
     "Preset",
     "Stragglers",

@@ -1,11 +1,11 @@
-"""How fast clients are, and how many seconds a round takes them.
+"""Devices of clients, and the seconds that a round takes on them.
 
 A client's round takes
 
     8 up / rate_up + 8 down / rate_down + messages * latency  +  factor * flops / speed
 
-seconds: bytes over its link, one-way trips, and floating-point operations, slowed down by this
-round's random factor. Nothing here knows what is trained; docs/devices.md has the whole model.
+seconds: bytes over its link, one-way trips, and floating-point operations, slowed down by a random
+factor of the round. This module knows nothing of models; docs/devices.md explains all terms.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from undrift.devices.trace import Trace
 
 Ids = NDArray[np.int64]
 
-# Above 2^53 a float no longer counts single steps; no deadline asks for so many.
+# A float cannot count single steps above 2^53; no deadline leaves time for so many.
 MOST_STEPS = 2**53
 
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of machine and its link."""
+    """A kind of machine that computes and communicates at fixed rates."""
 
     name: str
     speed: float  # FLOP/s sustained in training
@@ -53,14 +53,14 @@ class Device:
 
 
 def _make_floats(frozen: object, *names: str) -> None:
-    """1 and 1.0 are the same device: they must have one digest."""
+    """Convert fields to floats, because 1 and 1.0 must have the same digest."""
     for name in names:
         object.__setattr__(frozen, name, float(getattr(frozen, name)))
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """In each round a client is slow with probability p: computing takes `factor` times as long."""
+    """Makes a client compute `factor` times as long with probability p in each round."""
 
     p: float
     factor: float
@@ -72,13 +72,14 @@ class Stragglers:
         _make_floats(self, "p", "factor")
 
     def factor_of(self, seed: int, t: int, client: int) -> float:
+        """Return how many times longer this client computes in round t."""
         slow = keyed.generator(seed, "device-slowdown", t, client).random() < self.p
         return self.factor if slow else 1.0
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """In each round computing takes exp(N(0, sigma^2)) times as long; the median is 1."""
+    """Makes computing take exp(N(0, sigma^2)) times as long in each round; the median is 1."""
 
     sigma: float
 
@@ -87,13 +88,14 @@ class Jitter:
         _make_floats(self, "sigma")
 
     def factor_of(self, seed: int, t: int, client: int) -> float:
+        """Return how many times longer this client computes in round t."""
         draw = keyed.generator(seed, "device-slowdown", t, client).standard_normal()
         return math.exp(self.sigma * draw)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """One device for each client, and what happens to them; every draw is keyed by the seed."""
+    """Holds one device for each client and what happens to it; every draw is keyed by the seed."""
 
     devices: tuple[Device, ...]
     slowdown: Stragglers | Jitter | None = None
@@ -102,8 +104,8 @@ class Fleet:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        several = isinstance(self.devices, list | tuple)
-        require(several, "Fleet", "a list of devices, one for each client", self.devices)
+        listed = isinstance(self.devices, list | tuple)
+        require(listed, "Fleet", "a list of devices, one for each client", self.devices)
         object.__setattr__(self, "devices", tuple(self.devices))
         require(len(self.devices) >= 1, "Fleet", "at least one device", 0)
         for device in self.devices:
@@ -117,7 +119,7 @@ class Fleet:
         require(is_whole(self.seed), "Fleet", "a whole seed", self.seed)
 
     def check(self, population: int) -> None:
-        """Refuse what does not fit this many clients, before any work."""
+        """Raise `ValueError` for a fleet that does not fit this many clients, before any work."""
         expected = f"one device for each of {population} clients"
         require(len(self.devices) == population, "Fleet", expected, len(self.devices))
         if self.trace is not None:
@@ -132,12 +134,12 @@ class Fleet:
         return 1.0 if self.slowdown is None else self.slowdown.factor_of(self.seed, t, client)
 
     def compute_seconds(self, client: int, t: int, flops: float) -> float:
-        """Seconds this client computes for, with round t's slowdown."""
+        """Return the seconds that this client computes for, with round t's slowdown."""
         require_nonnegative("compute_seconds", flops=flops)
         return _compute(flops, self._device(client).speed, self._factor(client, t))
 
     def exchange_seconds(self, client: int, up: float, down: float, messages: int = 2) -> float:
-        """Seconds for these bytes sent and received in so many one-way trips."""
+        """Return the seconds for these bytes sent and received in so many one-way trips."""
         require_nonnegative("exchange_seconds", up=up, down=down, messages=messages)
         device = self._device(client)
         return 8 * up / device.up + 8 * down / device.down + messages * device.latency
@@ -152,7 +154,7 @@ class Fleet:
         fixed_flops: float,
         step_flops: float,
     ) -> int:
-        """The most local steps K that end in time, 0 if none does.
+        """Return the largest number K of local steps that end in time, or 0.
 
         In time means `exchange + compute_seconds(client, t, fixed_flops + K * step_flops)
         <= deadline`, as floats: K steps really fit, and K + 1 do not.
@@ -164,7 +166,7 @@ class Fleet:
         def fits(k: int) -> bool:
             return exchange + _compute(fixed_flops + k * step_flops, speed, factor) <= deadline
 
-        # Bisection, because rounding is monotone while a division may be off by a step.
+        # Bisection is exact, because rounding is monotone; a division may be off by one step.
         fit, unfit = 0, MOST_STEPS
         while unfit - fit > 1:
             middle = (fit + unfit) // 2
@@ -172,25 +174,15 @@ class Fleet:
         return fit
 
     def drops(self, t: int, client: int) -> bool:
-        """Whether this client fails in round t after it was chosen."""
+        """Return whether this client fails in round t after it was chosen."""
         self._device(client)
-        if self.dropout == 0:  # as a rule: no generator for each client and round
+        if self.dropout == 0:  # the usual case needs no generator
             return False
         draw = keyed.generator(self.seed, "device-dropout", t, client).random()
         return bool(draw < self.dropout)
 
-    def present(self, seconds: float) -> Ids:
-        """The clients who are there at this time of the simulated clock, ascending."""
-        if self.trace is None:
-            return np.arange(len(self.devices), dtype=np.int64)
-        return self.trace.present(seconds, len(self.devices))
-
-    def next_present(self, seconds: float) -> float:
-        """The earliest time from now on when somebody is there; infinite if nobody comes back."""
-        return float(seconds) if self.trace is None else self.trace.next_present(seconds)
-
     def digest(self) -> str:
-        """What a checkpoint keeps, so that a run is not resumed on other devices."""
+        """Return a hash for a checkpoint, so that no run is resumed on other devices."""
         trace = "" if self.trace is None else self.trace.digest()
         content = repr((self.devices, self.slowdown, self.dropout, trace, self.seed))
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
@@ -201,9 +193,9 @@ def _compute(flops: float, speed: float, factor: float) -> float:
 
 
 def spread(device: Device, n: int, sigma: float, seed: int) -> tuple[Device, ...]:
-    """n devices of this kind that differ: speed, up and down each times its own exp(N(0, sigma^2)).
+    """Return n devices whose speed, up and down are multiplied by exp(N(0, sigma^2)) each.
 
-    Number i depends on the seed, the device's name and i alone.
+    Device i depends only on the seed, the name of the device and i.
     """
     require(is_whole(n) and n >= 0, "spread", "a whole number n >= 0", n)
     require_nonnegative("spread", sigma=sigma)

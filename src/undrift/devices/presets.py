@@ -1,4 +1,4 @@
-"""Devices and links by name, each figure with its source; docs/devices.md has them as a table."""
+"""Devices and connections by name, each number with its source; docs/devices.md lists them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from undrift.check import require, require_choice, require_positive
 from undrift.devices.fleet import Device
 
-# The share of the peak rate that training sustains: an assumption, not a measurement. Large runs
+# Training is assumed, not measured, to sustain this share of the peak rate. Large runs
 # report 0.38 to 0.43 (Llama Team, "The Llama 3 Herd of Models", 2024, model FLOPs utilisation);
 # a Raspberry Pi 4 reaches a third of its peak in Linpack (8 of 24 GFLOP/s in double precision:
 # W. Feiereisen, "Benchmarking the Raspberry Pi 4", 2022). Small models in small batches get less.
@@ -15,8 +15,8 @@ EFFICIENCY = 0.3
 
 
 @dataclass(frozen=True)
-class Link:
-    """A kind of access; the latency is one way, half the published round trip."""
+class Connection:
+    """A kind of network access; its latency is one way, half of the published round trip."""
 
     up: float  # bit/s
     down: float  # bit/s
@@ -26,26 +26,27 @@ class Link:
 
 @dataclass(frozen=True)
 class Preset:
-    """A device's published peak rate in 32-bit floating point, and the link it is given."""
+    """A device that has a published peak rate in 32-bit floating point, and a connection."""
 
     name: str
     peak: float  # FLOP/s
-    link: Link
+    link: Connection
     device_source: str
 
     @property
     def source(self) -> str:
-        return f"{self.device_source}. Link: {self.link.source}."
+        """Return where the numbers come from, as one sentence."""
+        return f"{self.device_source}. Connection: {self.link.source}."
 
 
-MOBILE = Link(
+MOBILE = Connection(
     up=9.3e6,
     down=78.9e6,
     latency=0.031 / 2,
     source="Ookla Speedtest Global Index, medians of mobile access in the United States at the "
     "end of 2022: 78.9 Mbit/s down, 9.3 Mbit/s up, 31 ms round trip",
 )
-MOBILE_5G = Link(
+MOBILE_5G = Connection(
     up=21.08e6,
     down=166.13e6,
     latency=0.028 / 2,
@@ -53,7 +54,7 @@ MOBILE_5G = Link(
     "in Q3 2021: 166.13 Mbit/s down, 21.08 Mbit/s up; global median mobile round trip 28 ms in "
     "November 2022 (Ookla, reported by RCR Wireless News, 5 January 2023)",
 )
-FIXED = Link(
+FIXED = Connection(
     up=22.6e6,
     down=193.7e6,
     latency=0.014 / 2,
@@ -64,7 +65,7 @@ _DEAN = (
     "round trip 0.5 ms within a data centre (J. Dean, Software Engineering Advice from Building "
     "Large-Scale Distributed Systems, Numbers Everyone Should Know)"
 )
-GIGABIT = Link(
+GIGABIT = Connection(
     up=949e6,
     down=949e6,
     latency=0.0005 / 2,
@@ -72,20 +73,20 @@ GIGABIT = Link(
     "frame, measured on a Raspberry Pi 4B (tomcore.io, Raspberry PI 4B Network Performance); "
     f"{_DEAN}",
 )
-INFINIBAND = Link(
+INFINIBAND = Connection(
     up=200e9,
     down=200e9,
     latency=0.0005 / 2,
     source=f"NVIDIA DGX A100: one 200 Gbit/s HDR InfiniBand port for each of eight GPUs; {_DEAN}",
 )
-INFINIBAND_8 = Link(
+INFINIBAND_8 = Connection(
     up=8 * INFINIBAND.up,
     down=8 * INFINIBAND.down,
     latency=INFINIBAND.latency,
     source=f"NVIDIA DGX A100: eight 200 Gbit/s HDR InfiniBand ports; {_DEAN}",
 )
 
-# Cores times clock times two: a fused multiply-add counts as two operations.
+# A peak is cores times clock times two, because a fused multiply-add counts as two operations.
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -166,17 +167,18 @@ PRESETS: dict[str, Preset] = {
 
 @dataclass(frozen=True)
 class Mix:
-    """A tenth of the clients, at least one and the first ones, are fast; the others are slow."""
+    """Makes the first tenth of the clients, at least one, fast and the others slow."""
 
     fast: str
     slow: str
 
     def counts(self, clients: int) -> tuple[int, int]:
+        """Return how many of the clients are fast, and how many are slow."""
         fast = max(1, clients // 10)
         return fast, clients - fast
 
 
-# Table 4.2 of the thesis on FedaGrac: one fast node and nine slow ones.
+# Table 4.2 of the thesis on FedaGrac has one fast node and nine slow ones.
 MIXES: dict[str, Mix] = {
     f"thesis-{slow}": Mix("rtx-3080-ti", slow)
     for slow in ("raspberry-pi", "jetson", "gtx-1080-ti", "rtx-2080-ti")
@@ -184,7 +186,7 @@ MIXES: dict[str, Mix] = {
 
 
 def preset(name: str, *, efficiency: float = EFFICIENCY) -> Device:
-    """A device by name; it sustains this share of its published peak rate."""
+    """Return a device by name, which sustains this share of its published peak rate."""
     require_choice("preset", "name", name, PRESETS)
     require_positive("preset", efficiency=efficiency)
     expected = "efficiency <= 1, a share of the peak rate"

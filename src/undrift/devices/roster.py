@@ -1,4 +1,4 @@
-"""Which device each client has, from a word, proportions, or a user's table."""
+"""Assignment of devices to clients by name, by proportions, or by a user's table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from undrift.check import is_whole, nearest, require
 from undrift.data.stored import damaged
 from undrift.devices.fleet import Device, spread
 from undrift.devices.presets import MIXES, PRESETS, preset
-from undrift.devices.table import Row, Table, read_table
+from undrift.devices.table import Row, RowTable, read_rows
 
 _WHO = "devices"
 
-# Columns of a user's table: the plain name is in SI units, the others say theirs.
+# A column of a user's table has SI units, unless its name says another unit.
 _UNITS: dict[str, dict[str, float]] = {
     "speed": {"speed": 1.0, "speed_gflops": 1e9},
     "up": {"up": 1.0, "up_mbps": 1e6},
@@ -28,13 +28,12 @@ _SHARES = "phone~0.3:9,gpu-node:1"
 
 
 def parse(text: str, clients: int, *, seed: int = 0) -> tuple[Device, ...]:
-    """One device for each client, as on the command line.
+    """Return one device for each client, from a text as on the command line.
 
-    `phone` gives everybody one; `phone:9,gpu-node:1` shares them out by weight, in the order
-    listed, so that the first clients are phones; `phone~0.3:9,gpu-node` lets the phones differ by
-    that sigma (see `spread`); `gpu-node@0.25` computes at a quarter of its speed;
-    `thesis-jetson` is a mix, and `thesis-jetson@0.25` one whose fast device does; a path is a CSV
-    file of the user's own.
+    `phone` gives one to every client; `phone:9,gpu-node:1` distributes devices by weight in this
+    order, so that the first clients have phones; `phone~0.3:9,gpu-node` lets the phones differ by
+    that sigma (see `spread`); `gpu-node@0.25` computes at a quarter of its speed; `thesis-jetson`
+    is a mix, and `thesis-jetson@0.25` slows down its fast device; a path names a CSV file.
     """
     require(is_whole(clients) and clients >= 1, "parse", "at least one client", clients)
     require(isinstance(text, str), _WHO, "words such as phone:9,gpu-node:1", text)
@@ -50,7 +49,7 @@ def parse(text: str, clients: int, *, seed: int = 0) -> tuple[Device, ...]:
 
 
 def apportion(weights: Sequence[float], n: int) -> list[int]:
-    """n shared out by weight: whole shares, then the largest remainders, the earlier on a tie."""
+    """Divide n by weight into whole shares; the rest goes to the largest remainders."""
     for weight in weights:
         sound = math.isfinite(weight) and weight > 0
         require(sound, "apportion", "weights > 0, finite numbers", weight)
@@ -64,6 +63,7 @@ def apportion(weights: Sequence[float], n: int) -> list[int]:
 
 
 def _from_shares(text: str, clients: int, seed: int) -> tuple[Device, ...]:
+    """Return devices by proportions such as phone:9,gpu-node:1."""
     names, sigmas, weights = [], [], []
     for part in text.split(","):
         kind, colon, weight = part.partition(":")
@@ -83,7 +83,7 @@ def _from_shares(text: str, clients: int, seed: int) -> tuple[Device, ...]:
 
 
 def _throttled(name: str, text: str) -> Device:
-    """A preset, at the share of its speed that stands behind an @ in the text."""
+    """Return a preset, slowed down to the share of its speed after an @ in the text."""
     one = preset(name.strip())
     _, at, share = text.partition("@")
     if not at:
@@ -112,7 +112,8 @@ def _number(text: str, number: str) -> float:
 
 
 def _from_table(path: Path, clients: int) -> tuple[Device, ...]:
-    table = read_table(path, _COLUMNS)
+    """Return devices from a CSV file with one line per client or with weights."""
+    table = read_rows(path, _COLUMNS)
     table.require_column("name")
     used = {quantity: table.require_column(*units) for quantity, units in _UNITS.items()}
     devices = [_device(row, used) for row in table.rows]
@@ -129,6 +130,7 @@ def _from_table(path: Path, clients: int) -> tuple[Device, ...]:
 
 
 def _device(row: Row, used: dict[str, str]) -> Device:
+    """Return the device of one line, in SI units."""
     values = {}
     for quantity, column in used.items():
         value = row.number(column)
@@ -142,7 +144,7 @@ def _device(row: Row, used: dict[str, str]) -> Device:
     return Device(row.cells["name"], **values)
 
 
-def _weights(table: Table) -> list[float]:
+def _weights(table: RowTable) -> list[float]:
     weights = []
     for row in table.rows:
         weight = row.number("weight")

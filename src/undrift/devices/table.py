@@ -1,4 +1,4 @@
-"""Users' CSV files, read so that every complaint names the file and the line."""
+"""CSV files of users as rows; every error names the file and the line."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from undrift.errors import DataError
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the file under its header."""
+    """Holds the cells of one line below the header."""
 
     where: str
     cells: dict[str, str]
 
     def fault(self, expected: str, got: object, remedy: str) -> DataError:
+        """Return an error that names this line."""
         return damaged(self.where, expected, got, remedy)
 
     def number(self, column: str) -> float:
-        """The column's number; it may be infinite, never NaN."""
+        """Return the number in a column, which may be infinite but not NaN."""
         text = self.cells[column]
         try:
             value = float(text)
@@ -36,23 +37,26 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
+    """Holds the rows of a CSV file whose columns are known."""
+
     path: Path
     header: tuple[str, ...]
     rows: tuple[Row, ...]
 
     def require_column(self, *choices: str) -> str:
-        """The one of these columns that the file has."""
-        found = [column for column in self.header if column in choices]
-        if len(found) != 1:
-            got = "both " + " and ".join(found) if found else f"the header {','.join(self.header)}"
-            remedy = "keep one of them" if found else "add it to the first line"
+        """Return the only one of these columns that the file has, or raise `DataError`."""
+        present = [column for column in self.header if column in choices]
+        if len(present) != 1:
+            header = f"the header {','.join(self.header)}"
+            got = "both " + " and ".join(present) if present else header
+            remedy = "keep one of them" if present else "add it to the first line"
             raise damaged(f"{self.path}, line 1", f"a column {' or '.join(choices)}", got, remedy)
-        return found[0]
+        return present[0]
 
 
-def read_table(path: str | Path, columns: Collection[str]) -> Table:
-    """A CSV file with a header of known columns, in any order and case."""
+def read_rows(path: str | Path, columns: Collection[str]) -> RowTable:
+    """Read a CSV file with a header of known columns, in any order and case."""
     cells = read_csv(path, least=1)
     header = tuple(name.lower() for name in cells.columns)
     for name in header:
@@ -64,7 +68,7 @@ def read_table(path: str | Path, columns: Collection[str]) -> Table:
         if header.count(name) > 1:
             raise damaged(f"{path}, line 1", "every column once", f"{name!r} twice", "remove one")
     rows = zip(cells.lines, zip(*cells.columns.values(), strict=True), strict=True)
-    return Table(
+    return RowTable(
         cells.path,
         header,
         tuple(

@@ -1,4 +1,4 @@
-"""Who is there when, in seconds of the simulated clock."""
+"""Traces of presence: when each client can take part, in seconds of the simulated clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from undrift.check import is_whole, require, require_positive
 from undrift.data.stored import damaged
-from undrift.devices.table import read_table
+from undrift.devices.table import read_rows
 
 Ids = NDArray[np.int64]
 Span = tuple[float, float]
@@ -26,11 +26,11 @@ _WHO = "Trace"
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """Each client's spans of presence, from start (included) to end (excluded).
+    """Holds each client's spans of presence, from start (included) to end (excluded).
 
-    Spans that overlap or touch are merged. With a period everything repeats for ever: spans start
-    within the first period, and one that goes on past its end goes on at the beginning. A client
-    without a span is never there.
+    Spans that overlap or touch are merged. With a period all spans repeat for ever: each starts
+    within the first period, and a span beyond the end of the period continues at its beginning. A
+    client without a span is never present.
     """
 
     spans: Mapping[int, Iterable[Span]] | tuple[tuple[int, tuple[Span, ...]], ...]
@@ -44,10 +44,10 @@ class Trace:
         listed = isinstance(self.spans, Mapping | tuple)
         require(listed, _WHO, "a dictionary of client: [(start, end), ...]", self.spans)
         merged = []
-        given = dict(self.spans)
-        for client in given:
+        by_client = dict(self.spans)
+        for client in by_client:
             require(is_whole(client) and client >= 0, _WHO, "client ids 0, 1, ...", client)
-        for client, spans in sorted(given.items()):
+        for client, spans in sorted(by_client.items()):
             pairs = [_pair(client, span) for span in spans]
             for pair in pairs:
                 wrong = _wrong(*pair, self.period)
@@ -63,26 +63,27 @@ class Trace:
 
     @cached_property
     def _flat(self) -> tuple[Ids, NDArray[np.float64], NDArray[np.float64]]:
-        """Client, start and end of every span, by client."""
+        """Return client, start and end of every span, sorted by client."""
         rows = [(client, *span) for client, spans in dict(self.spans).items() for span in spans]
         clients, starts, ends = zip(*rows, strict=True)
         return np.asarray(clients, np.int64), np.asarray(starts), np.asarray(ends)
 
     def _phase(self, seconds: float) -> float:
+        """Return the time since the beginning of the current period."""
         require(
             math.isfinite(seconds) and seconds >= 0, _WHO, "a time >= 0, in finite seconds", seconds
         )
         return seconds if self.period is None else math.fmod(seconds, self.period)
 
     def present(self, seconds: float, population: int) -> Ids:
-        """The clients who are there at this time, ascending."""
+        """Return the clients that are present at this time, ascending."""
         clients, starts, ends = self._flat
         phase = self._phase(seconds)
-        there = clients[(starts <= phase) & (phase < ends)]  # merged spans: each client once
-        return there[there < population]
+        present = clients[(starts <= phase) & (phase < ends)]  # merged spans: each client once
+        return present[present < population]
 
     def next_present(self, seconds: float) -> float:
-        """The earliest time from now on when somebody is there; infinite if nobody comes back."""
+        """Return the earliest time from now on when a client is present, infinite if none is."""
         _, starts, ends = self._flat
         while True:
             phase = self._phase(seconds)
@@ -95,11 +96,11 @@ class Trace:
                 coming = begun + self.period + float(starts.min())
             else:
                 return math.inf
-            # The sum is rounded, and may fall just before the start: never stand still.
+            # The rounded sum may fall just before the start, so time must advance in any case.
             seconds = max(coming, math.nextafter(seconds, math.inf))
 
     def check(self, population: int) -> None:
-        """Refuse clients who do not exist, before any work."""
+        """Raise an error for clients that do not exist, before any work."""
         largest = int(self._flat[0].max())
         expected, remedy = f"clients among 0...{population - 1}", "raise clients or drop its spans"
         if self.largest_at and largest >= population:
@@ -107,7 +108,7 @@ class Trace:
         require(largest < population, _WHO, expected, largest, remedy)
 
     def digest(self) -> str:
-        """What a checkpoint keeps, so that a run is not resumed under another trace."""
+        """Return a hash for a checkpoint, so that no run is resumed under another trace."""
         content = repr((self.spans, self.period)).encode()
         return hashlib.blake2b(content, digest_size=16).hexdigest()
 
@@ -117,10 +118,10 @@ class Trace:
 
     @classmethod
     def read(cls, path: str | Path, *, period: float | None = None) -> Trace:
-        """A CSV file with the header client,start,end; one line for each span."""
+        """Read a CSV file with the header client,start,end and one line for each span."""
         if period is not None:
             require_positive(_WHO, period=period)
-        table = read_table(path, _COLUMNS)
+        table = read_rows(path, _COLUMNS)
         for column in _COLUMNS:
             table.require_column(column)
         spans: dict[int, list[Span]] = {}
@@ -139,6 +140,7 @@ class Trace:
 
 
 def _pair(client: int, span: Any) -> Span:
+    """Return start and end as floats, or raise `ValueError`."""
     try:
         start, end = span
         return float(start), float(end)
@@ -149,7 +151,7 @@ def _pair(client: int, span: Any) -> Span:
 
 
 def _wrong(start: float, end: float, period: float | None) -> tuple[str, str, str] | None:
-    """What is expected, what came, and what to do, unless the span is sound."""
+    """Return what is expected, what came and a remedy, or None for a sound span."""
     if not (math.isfinite(start) and start >= 0):
         return "start >= 0 seconds", f"{start:g}", "count from the beginning of training"
     if not end > start:
@@ -165,7 +167,7 @@ def _wrong(start: float, end: float, period: float | None) -> tuple[str, str, st
 
 
 def _folded(spans: Iterable[Span], period: float | None) -> list[Span]:
-    """What passes the end of the period comes back at its beginning."""
+    """Return the spans, with what lies beyond the period moved to its beginning."""
     if period is None:
         return list(spans)
     pieces = []
@@ -177,6 +179,7 @@ def _folded(spans: Iterable[Span], period: float | None) -> list[Span]:
 
 
 def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return sorted spans, with those that overlap or touch merged."""
     result: list[Span] = []
     for start, end in sorted(spans):
         if result and start <= result[-1][1]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from undrift.data.clients import Clients, Pair
 from undrift.engine.participation import Floats
 from undrift.engine.world import World
 from undrift.gradients.task import Task
+from undrift.models.layout import eval_mode
 
 
 class Score(NamedTuple):
@@ -51,7 +51,7 @@ class Evaluator:
             for weight, pair in weighted
             for share, inputs, targets in _slices(pair, self.batch)
         )
-        with _evaluating(self.task), torch.no_grad():
+        with eval_mode(self.task.model), torch.no_grad():
             scores = [
                 _score(self.task, x, *batch) if number % world.size == world.rank else _NOT_HERE
                 for number, batch in enumerate(batches)
@@ -63,7 +63,7 @@ class Evaluator:
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient at x of sum_i w_i F_i over all training data, without dropout."""
         task, total = self.task, torch.zeros_like(x)
-        with _evaluating(task), torch.enable_grad():
+        with eval_mode(task.model), torch.enable_grad():
             for i in self.world.nodes(len(self.clients)):
                 for share, inputs, targets in _slices(self.clients[i], self.batch):
                     leaf = x.detach().requires_grad_()
@@ -87,18 +87,6 @@ def _score(
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1:
         return loss, 0.0, 1.0
     return loss, weight * float((outputs.argmax(1) == targets).double().mean()), 0.0
-
-
-@contextmanager
-def _evaluating(task: Task) -> Iterator[None]:
-    """Put the model into eval mode; afterwards every part is as it was."""
-    modes = [(module, module.training) for module in task.model.modules()]
-    task.model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _slices(pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:

@@ -1,13 +1,13 @@
-"""Models by name, and what some methods ask of a model.
+"""Models by name, and what some methods need of a model.
 
     model = undrift.models.build("cnn2", shape=(1, 28, 28), classes=10, dropout=0.0)
 
-A method may ask for
-* **features**: what enters the classifier. The classifier is the attribute `classifier` of the
-  model, or without one its last linear layer; MOON expects a projection head in front of it.
-* **blocks**: the model is a chain of parts. `blocks` names children of the model in the order in
-  which they are run, and what is not named comes after them; without `blocks` every child is one.
-Any `nn.Module` that fits this serves; none of it needs to be inherited.
+A method may need
+* **features**, the inputs of the classifier. The classifier is the attribute `classifier` of the
+  model, or else its last linear layer; MOON expects a projection head in front of it.
+* **blocks**, of which the model is a chain. `blocks` names children of the model in the order in
+  which they run, and other children come after them; without `blocks` every child is a block.
+Any `nn.Module` with these attributes serves; no base class is needed.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(name: str, *, shape: Sequence[int], classes: int, **options: Any) -> nn.Module:
-    """The model of that name for inputs of this shape (without the batch axis).
+    """Return the model of that name for inputs of this shape (without the batch axis).
 
-    Weights are drawn from torch's generator: call `torch.manual_seed` before.
+    Weights are drawn from torch's generator, so call `torch.manual_seed` before.
     """
     require_choice("build", "name", name, MODELS)
     require(is_whole(classes) and classes >= 2, "build", "classes >= 2, a whole number", classes)
@@ -60,14 +60,15 @@ def build(name: str, *, shape: Sequence[int], classes: int, **options: Any) -> n
 
 
 def option_names(name: str) -> list[str]:
-    """Options that `build` takes for the model of that name."""
+    """Return the options that `build` takes for the model of that name."""
     parameters = inspect.signature(MODELS[name]).parameters.values()
     return [p.name for p in parameters if p.name not in ("shape", "classes", "options")]
 
 
 def _require_options(name: str, options: dict[str, Any]) -> None:
+    """Raise `ValueError` for an option that the model does not have."""
     if name in ("distilbert", "huggingface"):
-        return  # what else they take is Hugging Face's to say
+        return  # Hugging Face checks the options of these models
     known = option_names(name)
     for option in options:
         if option not in known:

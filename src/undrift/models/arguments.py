@@ -1,4 +1,4 @@
-"""Checks of what a model is built from: the shape of its inputs and its options."""
+"""Checks of the arguments that models are built from: shapes of inputs, and options."""
 
 from __future__ import annotations
 
@@ -11,47 +11,50 @@ from undrift.check import is_probability, is_whole, require
 
 
 def require_images(name: str, shape: Sequence[int]) -> int:
-    """The channels of (channels, height, width)."""
-    given = tuple(shape)
+    """Return the channels of a shape (channels, height, width), or raise `ValueError`."""
+    sizes = tuple(shape)
     remedy = "use a model without convolutions such as mlp, or reshape them"
-    require(len(given) == 3, name, "images as (channels, height, width)", given, remedy)
-    return given[0]
+    require(len(sizes) == 3, name, "images as (channels, height, width)", sizes, remedy)
+    return sizes[0]
 
 
 def require_tokens(name: str, shape: Sequence[int]) -> int:
-    """The length of a text; (length,) is the shape of its token ids."""
-    given = tuple(shape)
+    """Return the length of a text, whose token ids have the shape (length,)."""
+    sizes = tuple(shape)
     remedy = "it is a model of token ids; for images use one such as cnn2"
-    require(len(given) == 1, name, "texts as (length,)", given, remedy)
-    return given[0]
+    require(len(sizes) == 1, name, "texts as (length,)", sizes, remedy)
+    return sizes[0]
 
 
 def require_token_ids(name: str, inputs: Tensor) -> None:
-    whole = not (inputs.is_floating_point() or inputs.is_complex())
-    require(whole, name, "token ids as whole numbers", inputs.dtype, "it is a model of texts")
+    """Raise `ValueError` unless the inputs are whole numbers."""
+    integral = not (inputs.is_floating_point() or inputs.is_complex())
+    require(integral, name, "token ids as whole numbers", inputs.dtype, "it is a model of texts")
 
 
 def require_whole(name: str, *, least: int = 1, **options: Any) -> None:
+    """Raise `ValueError` unless each option is a whole number of at least `least`."""
     for option, value in options.items():
         fits = is_whole(value) and value >= least
         require(fits, name, f"{option} >= {least}, a whole number", value)
 
 
 def require_probability(name: str, **options: Any) -> None:
-    """Refuse a dropout that is no probability below 1; a dropout of 1 would leave nothing."""
+    """Raise `ValueError` unless each option is in [0, 1); a dropout of 1 would leave nothing."""
     for option, value in options.items():
         fits = is_probability(value) and value < 1
         require(fits, name, f"{option} in [0, 1)", value)
 
 
 def require_groups(name: str, groups: int, channels: int) -> None:
+    """Raise `ValueError` unless the groups divide the channels."""
     require_whole(name, groups=groups)
     fits = channels % groups == 0
     require(fits, name, f"groups that divide its {channels} channels", groups, "2 is usual")
 
 
 def flat_size(name: str, body: nn.Module, shape: Sequence[int]) -> int:
-    """Numbers that a chain of convolutions and poolings makes of an image of this shape."""
+    """Return the size of the output of convolutions and poolings for an image of this shape."""
     channels = [layer.out_channels for layer in body.modules() if isinstance(layer, nn.Conv2d)]
     height, width = (_side(body, side) for side in shape[1:])
     if min(height, width) < 1:
@@ -64,7 +67,7 @@ def flat_size(name: str, body: nn.Module, shape: Sequence[int]) -> int:
 
 
 def _side(body: nn.Module, side: int) -> int:
-    """Height or width after the layers, 0 where a window does not fit into it."""
+    """Return height or width after the layers, or 0 where a window does not fit."""
     for layer in body.modules():
         if not isinstance(layer, nn.Conv2d | nn.MaxPool2d):
             continue

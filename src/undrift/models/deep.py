@@ -1,6 +1,6 @@
 """AlexNet and VGG-19 of the thesis, for images of about 32x32.
 
-Pooling rounds up, which changes nothing for 32x32 and lets 28x28 (MNIST) end at the same size.
+Pooling rounds up, so that 28x28 images (MNIST) end at the same size as 32x32 images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VGG19 = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and convol
 
 
 def alexnet(shape: Sequence[int], classes: int, *, dropout: float = 0.5) -> nn.Module:
-    """The thesis's AlexNet: 7,212,874 parameters for 32x32x3 and ten classes."""
+    """Return the thesis's AlexNet: 7,212,874 parameters for 32x32x3 and ten classes."""
     channels = require_images("alexnet", shape)
     convolutions = _alexnet_convolutions(channels)
     convolutions["conv5"].append(_pool())
@@ -24,14 +24,17 @@ def alexnet(shape: Sequence[int], classes: int, *, dropout: float = 0.5) -> nn.M
 
 
 def alexnet_wide(shape: Sequence[int], classes: int, *, dropout: float = 0.5) -> nn.Module:
-    """About the 23M parameters of the Marsit experiments: no last pooling, dense layers of 4096."""
+    """Return an AlexNet of about 23M parameters, as in the Marsit experiments.
+
+    It has no last pooling, and dense layers of 4096.
+    """
     channels = require_images("alexnet-wide", shape)
     convolutions = _alexnet_convolutions(channels)
     return _with_dense("alexnet-wide", convolutions, 4096, shape, classes, dropout)
 
 
 def vgg19(shape: Sequence[int], classes: int, *, dropout: float = 0.5) -> nn.Module:
-    """The thesis's VGG-19, without normalisation: 20,554,826 parameters for 32x32x3."""
+    """Return the thesis's VGG-19, without normalisation: 20,554,826 parameters for 32x32x3."""
     inputs = require_images("vgg19", shape)
     stages: dict[str, nn.Sequential] = {}
     for number, (outputs, depth) in enumerate(VGG19, start=1):
@@ -65,7 +68,7 @@ def _with_dense(
     classes: int,
     dropout: float,
 ) -> nn.Module:
-    """Two dense layers with dropout in front of each, and the classifier."""
+    """Return the convolutions, two dense layers with dropout before each, and a classifier."""
     require_probability(name, dropout=dropout)
     flat = flat_size(name, nn.Sequential(*convolutions.values()), shape)
     dense1 = nn.Sequential(nn.Flatten(), drop(dropout), nn.Linear(flat, width), nn.ReLU())

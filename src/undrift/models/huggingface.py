@@ -2,14 +2,13 @@
 
     model = undrift.models.from_pretrained("distilbert/distilbert-base-uncased", classes=2)
 
-They are read from a folder or the local cache; nothing is downloaded unless you ask for it with
+Models are read from a folder or the local cache; nothing is downloaded without
 `local_files_only=False`. Attention is computed step by step ("eager"), because dropout inside fused
 attention could not be repeated in another execution mode.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError
+from undrift.errors import UndriftError, optional
 from undrift.models.arguments import require_token_ids, require_tokens
 
 DISTILBERT = "distilbert/distilbert-base-uncased"
 
 
 class HuggingFace(nn.Module):
-    """One tensor of token ids in, logits out; the padding's id is masked."""
+    """Computes logits from one tensor of token ids, and masks the padding's id."""
 
     def __init__(self, network: nn.Module, padding: int) -> None:
         super().__init__()
@@ -39,22 +38,23 @@ class HuggingFace(nn.Module):
 
 
 def from_pretrained(name_or_folder: str | Path, *, classes: int, **options: Any) -> HuggingFace:
-    """The sequence classifier of that folder, or of that name in the local cache.
+    """Return the sequence classifier of that folder, or of that name in the local cache.
 
-    Its classifier is new (drawn from torch's generator) where the files hold none of that size.
+    The classifier is drawn from torch's generator where the files hold none of that size.
     options: for `AutoModelForSequenceClassification.from_pretrained`, for example `dropout=0.0`,
         `pad_token_id=0`, `local_files_only=False`.
     """
-    transformers, name = _transformers(), str(name_or_folder)
+    transformers = optional("transformers", "A Hugging Face model", "transformers")
+    name = str(name_or_folder)
     settings = {
         "num_labels": classes,
         "local_files_only": True,
         "attn_implementation": "eager",
-        "ignore_mismatched_sizes": True,  # of the classifier, which then is new
+        "ignore_mismatched_sizes": True,  # a classifier of another size is replaced
     } | options
     try:
         network = transformers.AutoModelForSequenceClassification.from_pretrained(name, **settings)
-    except Exception as error:  # a foreign library, which raises what it likes
+    except Exception as error:  # transformers raises errors of many classes
         raise UndriftError(_refusal(name, error, bool(settings["local_files_only"]))) from error
     padding = network.config.pad_token_id
     if padding is None:
@@ -68,7 +68,7 @@ def from_pretrained(name_or_folder: str | Path, *, classes: int, **options: Any)
 def for_texts(
     shape: Sequence[int], classes: int, *, path: str | Path | None = None, **options: Any
 ) -> HuggingFace:
-    """`from_pretrained(path, classes=classes, **options)` for texts of this length."""
+    """Return `from_pretrained(path, classes=classes, **options)` for texts of this length."""
     remedy = f"name a folder or a model in the local cache, such as {DISTILBERT!r}"
     require(path is not None, "huggingface", "path", path, remedy)
     length = require_tokens("huggingface", shape)
@@ -82,22 +82,12 @@ def for_texts(
 def distilbert(
     shape: Sequence[int], classes: int, *, path: str | Path = DISTILBERT, **options: Any
 ) -> HuggingFace:
-    """DistilBERT (67M parameters), from the local cache unless `path` names a folder."""
+    """Return DistilBERT (67M parameters), from the local cache unless `path` names a folder."""
     return for_texts(shape, classes, path=path, **options)
 
 
-def _transformers() -> Any:
-    """Typed as Any and imported on demand: an extra that most users do without."""
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        raise UndriftError(
-            "Hugging Face models need the package transformers, got none; "
-            "pip install 'undrift[transformers]'."
-        ) from error
-
-
 def _refusal(name: str, error: Exception, local: bool) -> str:
+    """Return the sentence that says why a model could not be read."""
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": .")
     if Path(name).is_dir():

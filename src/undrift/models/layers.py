@@ -1,4 +1,4 @@
-"""How layers become a model."""
+"""Helpers that put layers together to a model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import nn
 
 
 def chain(**blocks: nn.Module) -> nn.Sequential:
-    """Named children that are run in this order; each with parameters is a block."""
+    """Return a model that runs named blocks in this order."""
     return nn.Sequential(OrderedDict(blocks))
 
 
 def drop(p: float, *, channels: bool = False) -> nn.Module:
-    """Dropout; for p = 0 an Identity, which draws nothing and keeps the names of later layers."""
+    """Return dropout, or for p = 0 an Identity, which draws nothing and keeps later names."""
     if p == 0:
         return nn.Identity()
     return nn.Dropout2d(p) if channels else nn.Dropout(p)

@@ -1,9 +1,11 @@
-"""Any `nn.Module` as one flat vector, and back, as views."""
+"""Any `nn.Module` as one flat vector, and parameters as views of such a vector."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -28,7 +30,7 @@ _BATCH_NORMS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trainable parameter of a model lies in the flat vector."""
+    """Says where each trainable parameter of a model lies in the flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -39,7 +41,7 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """Checks that the model can be a vector; frozen parameters stay out of it."""
+        """Return the layout of a model without its frozen parameters, or raise `ValueError`."""
         refuse_batch_norm(model)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -71,30 +73,31 @@ class Layout:
 
     @property
     def size(self) -> int:
+        """Return the length of the vector."""
         return sum(self.sizes)
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where each parameter begins."""
+        """Return the index at which each parameter begins."""
         return tuple(accumulate(self.sizes[:-1], initial=0))
 
     def views(self, x: Vector) -> dict[str, Tensor]:
-        """The model's parameters as views of x, differentiable in x.
+        """Return the model's parameters as views of x, differentiable in x.
 
-        `split` matters: the backward pass of one split is one concatenation, that of a slice per
-        parameter would write the whole vector once for each of them.
+        One `split` is fast, because its backward pass is one concatenation; the backward pass of a
+        slice per parameter would write the vector once for each parameter.
         """
         parts = torch.split(x, list(self.sizes))
         named = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in named}
 
     def gather(self, model: nn.Module) -> Vector:
-        """A copy of the model's trainable parameters as one vector."""
+        """Return a copy of the model's trainable parameters as one vector."""
         parameters = dict(model.named_parameters())
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def unite(self, model: nn.Module) -> Vector:
-        """As `gather`, but the model's parameters become views of it, without memory of theirs."""
+        """Return the model's parameters as one vector, of which they become views."""
         x = self.gather(model)
         parameters = dict(model.named_parameters())
         for name, view in self.views(x).items():
@@ -102,7 +105,7 @@ class Layout:
         return x
 
     def bind(self, model: nn.Module, x: Vector) -> nn.Module:
-        """A copy of the model whose parameters are views of x: changing x changes the model."""
+        """Return a copy of the model whose parameters are views of x, so that it follows x."""
         bound = copy.deepcopy(model)
         parameters = dict(bound.named_parameters())
         for name, view in self.views(x.detach()).items():
@@ -111,21 +114,22 @@ class Layout:
 
     @cached_property
     def level(self) -> Tensor:
-        """(D,) for each coordinate the index of the block it belongs to.
+        """Return for each coordinate (D,) the index of the block it belongs to.
 
-        Made when it is asked for, as it takes twice the memory of the vector; by NumPy, because
-        what torch makes inside a transform does not outlive it.
+        It is made on demand, because it takes twice the memory of the vector, and by NumPy, because
+        a tensor that torch makes inside a transform does not outlive the transform.
         """
         return torch.from_numpy(np.repeat(self.levels, self.sizes)).to(self.device)
 
 
 def _levels(model: nn.Module, names: list[str]) -> tuple[int, ...]:
-    """RankBlocks in their order; whatever is in none of them comes after the last."""
+    """Return the index of each parameter's block; what is in no block comes after the last."""
     blocks = {name: level for level, name in enumerate(block_names(model))}
     return tuple(blocks.get(name.split(".", 1)[0], len(blocks)) for name in names)
 
 
 def refuse_batch_norm(model: nn.Module) -> None:
+    """Raise `ValueError` for layers with running statistics."""
     for name, module in model.named_modules():
         running = isinstance(module, nn.modules.instancenorm._InstanceNorm) and (
             module.track_running_stats
@@ -139,9 +143,9 @@ def refuse_batch_norm(model: nn.Module) -> None:
 
 
 def group_norm(model: nn.Module, groups: int = 2) -> nn.Module:
-    """A copy of the model with every BatchNorm replaced by a GroupNorm of the same affine weights.
+    """Return a copy of the model with GroupNorm of the same weights for every BatchNorm.
 
-    `groups` is lowered per layer to the largest divisor of its channels (2 in the documents).
+    `groups` is lowered per layer to the largest divisor of its channels; the papers use 2.
     """
     if groups < 1:
         raise ValueError(f"group_norm needs groups >= 1, got {groups}.")
@@ -163,12 +167,24 @@ def _convert(module: nn.Module, groups: int) -> nn.Module:
     return module
 
 
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode for a block, and give every module its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def sha256(x: Vector) -> str:
-    """Hash of a vector's dtype and exact bits."""
+    """Return a hash of a vector's dtype and exact bits."""
     return hashlib.sha256(str(x.dtype).encode() + raw_bytes(x)).hexdigest()
 
 
 def raw_bytes(tensor: Tensor) -> bytes:
-    """The exact bits; through bytes, because NumPy does not know every dtype."""
+    """Return the exact bits of a tensor; the way over bytes serves dtypes that NumPy lacks."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return bytes(flat.view(torch.uint8).numpy())

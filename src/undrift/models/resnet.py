@@ -1,6 +1,6 @@
 """Residual nets with GroupNorm in place of BatchNorm, whose statistics clients cannot share.
 
-All offer features, with `projection=256` those of MOON's head, and the stem and the stages as the
+All have features (with `projection=256` those of MOON's head), and the stem and the stages are the
 blocks of FedMLB.
 """
 
@@ -18,7 +18,7 @@ Block = Callable[[int, int, int, int], nn.Module]  # of inputs, outputs, stride 
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions with GroupNorm around a shortcut."""
+    """A block that has two 3x3 convolutions with GroupNorm around a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Basic(nn.Module):
 
 
 class BasicA(Basic):
-    """The same with option A of He et al.: the shortcut has no parameters."""
+    """A basic block whose shortcut has no parameters, as option A of He et al. says."""
 
     def _shortcut(self, inputs: int, outputs: int, stride: int, groups: int) -> nn.Module:
         same = stride == 1 and inputs == outputs
@@ -46,20 +46,20 @@ class BasicA(Basic):
 
 
 class Padded(nn.Module):
-    """Every stride-th pixel, and zeros as the new channels, half of them on each side."""
+    """Takes every stride-th pixel and adds channels of zeros, half of them on each side."""
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
         self.channels, self.stride = channels, stride
 
     def forward(self, inputs: Tensor) -> Tensor:
-        seen = inputs[..., :: self.stride, :: self.stride]
+        thinned = inputs[..., :: self.stride, :: self.stride]
         front = self.channels // 2
-        return F.pad(seen, (0, 0, 0, 0, front, self.channels - front))
+        return F.pad(thinned, (0, 0, 0, 0, front, self.channels - front))
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (with the stride, as in torchvision) and 1x1 convolutions around a shortcut."""
+    """A block that has 1x1, 3x3 (with the stride, as in torchvision) and 1x1 convolutions."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def _projected(inputs: int, outputs: int, stride: int, groups: int) -> nn.Module
 
 
 class ResNet(nn.Module):
-    """Stem, stages (each but the first halves the image), mean over the image, classifier."""
+    """Runs stem, stages (each but the first halves the image), mean over the image, classifier."""
 
     blocks: tuple[str, ...]
 
@@ -114,9 +114,9 @@ class ResNet(nn.Module):
         self.stem = nn.Sequential(*layers, *([nn.MaxPool2d(3, 2, 1)] if stem == 7 else []))
         inputs = width
         for number, (outputs, depth) in enumerate(stages, start=1):
-            made = [block(inputs, outputs, 1 if number == 1 else 2, groups)]
-            made += [block(outputs, outputs, 1, groups) for _ in range(depth - 1)]
-            self.add_module(f"stage{number}", nn.Sequential(*made))
+            stage = [block(inputs, outputs, 1 if number == 1 else 2, groups)]
+            stage += [block(outputs, outputs, 1, groups) for _ in range(depth - 1)]
+            self.add_module(f"stage{number}", nn.Sequential(*stage))
             inputs = outputs
         self.blocks = ("stem", *(f"stage{number}" for number in range(1, len(stages) + 1)))
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -136,7 +136,7 @@ class ResNet(nn.Module):
 
 
 class ResNet18(ResNet):
-    """ResNet-18 with GroupNorm; `stem` 3 as in FedACG, 7 (with max-pooling) as in FedSpeed."""
+    """ResNet-18 has GroupNorm and `stem` 3 as in FedACG, or 7 (with max-pooling) as in FedSpeed."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class ResNet18(ResNet):
 
 
 class ResNet20(ResNet):
-    """ResNet-20 of He et al. for CIFAR: three stages of 16, 32, 64 channels, option A shortcuts."""
+    """ResNet-20 of He et al. for CIFAR has stages of 16, 32, 64 channels and option A shortcuts."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class ResNet20(ResNet):
 
 
 class ResNet50(ResNet):
-    """ResNet-50 with GroupNorm, for images of about 224x224 unless `stem` is 3."""
+    """ResNet-50 has GroupNorm and is for images of about 224x224, unless `stem` is 3."""
 
     def __init__(
         self,

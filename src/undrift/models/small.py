@@ -1,6 +1,6 @@
-"""Linear models, one hidden layer, and the small convolutional nets of the documents.
+"""Linear models, one hidden layer, and the small convolutional nets of the papers.
 
-Each is a chain of named children, which are the blocks; the last is `classifier`.
+Each convolutional net is a chain of named blocks, of which the last is `classifier`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from undrift.models.layers import chain, drop
 
 
 def logistic(shape: Sequence[int], classes: int) -> nn.Module:
-    """Multinomial logistic regression."""
+    """Return multinomial logistic regression."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: int = 32) -> nn.Module:
-    """One hidden layer."""
+    """Return a net with one hidden layer."""
     require_whole("mlp", hidden=hidden)
     features = math.prod(shape)
     return nn.Sequential(
@@ -35,7 +35,7 @@ def mlp(shape: Sequence[int], classes: int, hidden: int = 32) -> nn.Module:
 
 
 def cnn2(shape: Sequence[int], classes: int, *, dropout: float = 0.5) -> nn.Module:
-    """The thesis's 2-layer CNN: 21,840 parameters for 28x28x1 and ten classes."""
+    """Return the thesis's 2-layer CNN: 21,840 parameters for 28x28x1 and ten classes."""
     channels = require_images("cnn2", shape)
     require_probability("cnn2", dropout=dropout)
     conv1 = nn.Sequential(nn.Conv2d(channels, 10, 5), nn.ReLU(), nn.MaxPool2d(2))
@@ -48,7 +48,10 @@ def cnn2(shape: Sequence[int], classes: int, *, dropout: float = 0.5) -> nn.Modu
 
 
 def netfleet_cnn(shape: Sequence[int], classes: int, *, padding: int = 0) -> nn.Module:
-    """NET-FLEET's CNN, whose padding is not stated: 6,490 parameters on MNIST, 10,330 with 1."""
+    """Return NET-FLEET's CNN: 6,490 parameters on MNIST, and 10,330 with padding 1.
+
+    The paper does not state the padding.
+    """
     channels = require_images("netfleet-cnn", shape)
     require_whole("netfleet-cnn", least=0, padding=padding)
     conv1 = nn.Sequential(nn.Conv2d(channels, 16, 3, 1, padding), nn.ReLU(), nn.MaxPool2d(2))
@@ -59,7 +62,7 @@ def netfleet_cnn(shape: Sequence[int], classes: int, *, padding: int = 0) -> nn.
 
 
 def femnist_cnn(shape: Sequence[int], classes: int) -> nn.Module:
-    """LEAF's CNN for FEMNIST: 6,603,710 parameters for 28x28x1 and 62 classes."""
+    """Return LEAF's CNN for FEMNIST: 6,603,710 parameters for 28x28x1 and 62 classes."""
     channels = require_images("femnist-cnn", shape)
     conv1 = nn.Sequential(nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
     conv2 = nn.Sequential(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
@@ -69,7 +72,7 @@ def femnist_cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
 
 def celeba_cnn(shape: Sequence[int], classes: int, *, groups: int = 2) -> nn.Module:
-    """LEAF's CNN for CelebA with GroupNorm: 31,202 parameters for 84x84x3 and two classes."""
+    """Return LEAF's CNN for CelebA with GroupNorm: 31,202 parameters for 84x84x3, two classes."""
     channels = require_images("celeba-cnn", shape)
     require_groups("celeba-cnn", groups, 32)
     blocks = [_celeba_block(inputs, groups) for inputs in (channels, 32, 32, 32)]

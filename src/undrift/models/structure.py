@@ -1,4 +1,4 @@
-"""What some methods ask of a model: features before its classifier, or a chain of blocks."""
+"""Parts of a model that some methods need: features before its classifier, a chain of blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def classifier(model: nn.Module) -> nn.Module | None:
-    """The layer whose input are the features: `model.classifier`, or the last linear layer."""
+    """Return the layer that takes the features: `model.classifier`, or the last linear one."""
     named = getattr(model, "classifier", None)
     if isinstance(named, nn.Module):
         return named
@@ -15,7 +15,7 @@ def classifier(model: nn.Module) -> nn.Module | None:
 
 
 def block_names(model: nn.Module) -> list[str]:
-    """Children with parameters, those that `model.blocks` names first."""
+    """Return the children with parameters: those that `model.blocks` names, or else all."""
     has_parameters = {name.split(".", 1)[0] for name, _ in model.named_parameters()}
     children = [name for name, _ in model.named_children() if name in has_parameters]
     first = [name for name in getattr(model, "blocks", ()) if name in children]
@@ -23,6 +23,7 @@ def block_names(model: nn.Module) -> list[str]:
 
 
 def require_features(who: str, model: nn.Module) -> None:
+    """Raise `ValueError` unless the model has parameters before its classifier."""
     head = classifier(model)
     body = 0 if head is None else sum(1 for _ in model.parameters()) - len(list(head.parameters()))
     if body <= 0:
@@ -33,6 +34,7 @@ def require_features(who: str, model: nn.Module) -> None:
 
 
 def require_blocks(who: str, model: nn.Module) -> None:
+    """Raise `ValueError` unless at least two blocks of the model are trained."""
     names = block_names(model)
     trained = {name.split(".", 1)[0] for name, p in model.named_parameters() if p.requires_grad}
     levels = len(trained.intersection(names)) + bool(trained.difference(names))

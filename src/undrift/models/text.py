@@ -1,4 +1,4 @@
-"""Models of texts; their inputs are token ids, whole numbers in (B, length)."""
+"""Models of texts, whose inputs are token ids, whole numbers of shape (B, length)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from undrift.models.arguments import (
 from undrift.models.layers import drop
 
 PADDING = 0  # the token id that fills short texts
-EMBEDDING = 0.02  # as in BERT; from torch's 1.0 plain SGD hardly moves
+EMBEDDING = 0.02  # standard deviation as in BERT; plain SGD hardly moves torch's 1.0
 
 
 class CharLSTM(nn.Module):
-    """LEAF's next character: embedding of 8, two LSTM layers of 256, dense on the last output.
+    """Predicts the next character as in LEAF: embedding of 8, two LSTM layers of 256, classifier.
 
-    `vocabulary` is the number of characters in, as many as come out unless given. torch's LSTM has
-    a second bias vector in each layer, 2,048 numbers more than LEAF's, and no forget bias of 1.
+    `vocabulary` is the number of input characters, by default that of the classes. torch's LSTM has
+    a second bias vector in each layer, 2,048 parameters more than LEAF's, and no forget bias of 1.
     """
 
     blocks = ("embedding", "lstm")
@@ -56,7 +56,7 @@ class CharLSTM(nn.Module):
 
 
 class _Embedding(nn.Module):
-    """Tokens and their positions."""
+    """Adds the embeddings of tokens and of their positions."""
 
     def __init__(self, vocabulary: int, length: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -72,9 +72,9 @@ class _Embedding(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Self-attention step by step, which `vmap` can stack.
+    """Computes self-attention step by step, so that `vmap` can stack it.
 
-    Without dropout of its weights: keyed masks for them would cost more than the attention.
+    The weights have no dropout, because keyed masks would cost more than the attention.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -88,14 +88,14 @@ class _Attention(nn.Module):
         split = self.inputs(hidden).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, length, width / heads)
         scores = query @ key.transpose(-2, -1) / math.sqrt(width // self.heads)
-        # Not -inf: a text of padding alone would become NaN.
+        # With -inf a text that consists of padding would become NaN.
         scores = scores.masked_fill(padding[:, None, None, :], torch.finfo(scores.dtype).min)
         mixed = scores.softmax(-1) @ value
         return self.outputs(mixed.transpose(1, 2).reshape(batch, length, width))  # type: ignore[no-any-return]
 
 
 class _Layer(nn.Module):
-    """Attention and a hidden layer, each behind a norm and around a shortcut."""
+    """Applies attention and a hidden layer, each behind a norm and around a shortcut."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -115,9 +115,9 @@ class _Layer(nn.Module):
 class TextTransformer(nn.Module):
     """A small transformer encoder that classifies texts by the mean over their tokens.
 
-    Pre-norm, learned positions, token id 0 is padding; dropout, as in Vaswani et al., of the
-    embeddings and of what each part of a layer adds. Not of the documents, whose text model is
-    DistilBERT: about 1.4M parameters with the default options.
+    It has pre-norm and learned positions; token id 0 is padding. As in Vaswani et al., dropout is
+    applied to the embeddings and to what each part of a layer adds. The default options make about
+    1.4M parameters; the text model of the papers is DistilBERT.
     """
 
     def __init__(
@@ -150,6 +150,6 @@ class TextTransformer(nn.Module):
         hidden = self.embedding(tokens)
         for name in self.blocks[1:]:
             hidden = self.get_submodule(name)(hidden, padding)
-        kept = (~padding).unsqueeze(-1).to(hidden.dtype)
-        mean = (self.norm(hidden) * kept).sum(1) / kept.sum(1).clamp(min=1)
+        mask = (~padding).unsqueeze(-1).to(hidden.dtype)
+        mean = (self.norm(hidden) * mask).sum(1) / mask.sum(1).clamp(min=1)
         return self.classifier(mean)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A comparison as one page that opens anywhere, and its figures for a paper."""
+"""Reports: a comparison as one HTML page, as tables, and as figures for screens and papers."""
 
 from undrift.report.comparison import Comparison
 from undrift.report.html import page, write

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from undrift.config.experiment import Data, Experiment
 from undrift.report import Comparison
 from undrift.report.catalogue import citation
-from undrift.results.trial import Trial, by_label, write_atomic
+from undrift.results.trial import Trial, by_label, write_result
 from undrift.runs.build import dataset, deal, label_counts
 from undrift.runs.folder import DEALT, EXPERIMENT, Results, repeat
 
@@ -32,7 +32,7 @@ def keep_partition(folder: Path, data: Data, seed: int) -> None:
         "labels": list(source.labels or map(str, range(source.classes))),
         "samples": label_counts(clients, source.classes).tolist(),
     }
-    write_atomic(folder / DEALT, json.dumps(told) + "\n")
+    write_result(folder / DEALT, json.dumps(told) + "\n")
 
 
 def comparison_of(results: Results, trials: Sequence[Trial]) -> Comparison:

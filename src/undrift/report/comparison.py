@@ -1,4 +1,4 @@
-"""What a report is made of."""
+"""The content of a report."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from undrift.results.trial import Trial, by_label
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods with their seeds on one task; the first label is what ratios refer to."""
+    """Holds methods with their seeds on one task; ratios refer to the first label."""
 
     title: str
     trials: Sequence[Trial]
     target: float | Sequence[float] | None = None  # accuracies to be reached, as fractions
-    command: str = ""  # that repeats it
+    command: str = ""  # that repeats the comparison
     experiment: str = ""  # text of experiment.toml
     environment: Mapping[str, Any] = field(default_factory=dict)  # versions, git, machine, date
-    notes: Mapping[str, str] = field(default_factory=dict)  # label -> what this method is
+    notes: Mapping[str, str] = field(default_factory=dict)  # label -> description of the method
     partition: NDArray[np.int64] | None = None  # (clients, labels) samples
     labels: Sequence[str] = ()  # names of the partition's labels
     warnings: Sequence[str] = ()
@@ -38,6 +38,7 @@ class Comparison:
             self._check_partition(np.asarray(self.partition))
 
     def _check_partition(self, counts: NDArray[np.int64]) -> None:
+        """Raise `ValueError` unless the partition has counts for all labels."""
         table = counts.ndim == 2 and counts.size > 0 and counts.dtype.kind in "iu"
         expected = "a partition of whole numbers of shape (clients, labels)"
         got = f"{counts.dtype} of shape {counts.shape}"
@@ -48,20 +49,24 @@ class Comparison:
 
     @property
     def methods(self) -> dict[str, list[Trial]]:
+        """Return the trials of each label."""
         return by_label(self.trials)
 
     @property
     def label_names(self) -> list[str]:
+        """Return the names of the partition's labels."""
         if self.partition is None:
             return []
         return list(self.labels) or [str(k) for k in range(np.asarray(self.partition).shape[1])]
 
 
-def _targets(given: Any) -> tuple[float, ...]:
-    if given is None:
+def _targets(target_or_list: Any) -> tuple[float, ...]:
+    """Return targets in ascending order, each once, or raise `ValueError`."""
+    if target_or_list is None:
         return ()
-    several: list[Any] = [given] if isinstance(given, Real | str) else [*given]
-    for target in several:
+    single = isinstance(target_or_list, Real | str)
+    targets: list[Any] = [target_or_list] if single else [*target_or_list]
+    for target in targets:
         sound = is_finite(target) and 0 < target <= 1
         require(sound, "Comparison", "targets in (0, 1]", target, "write 80 % as 0.8")
-    return tuple(sorted({float(target) for target in several}))
+    return tuple(sorted({float(target) for target in targets}))

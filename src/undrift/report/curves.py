@@ -1,7 +1,7 @@
-"""Curves of methods, seeds taken together, against rounds and against costs.
+"""Curves of methods over their seeds, against rounds and against costs.
 
-At a round, mean and band are of the seeds that have got so far; a cost is the sum of the seeds'
-mean costs from one evaluation to the next, so that it never falls where a seed ends early.
+At each round, mean and band are those of the seeds that have reached it. A cost is the sum of the
+seeds' mean costs from one evaluation to the next, so that it never falls where a seed ends early.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift.report import style
 from undrift.report.comparison import Comparison
 from undrift.results import metrics
 from undrift.results.trial import Trial
@@ -23,6 +24,8 @@ Clocks = dict[str, list[tuple[NDArray[np.int64], Floats]]]
 
 @dataclass(frozen=True)
 class Metric:
+    """Names a field of the records that is drawn."""
+
     key: str  # a record's field
     label: str
     percent: bool = False
@@ -30,9 +33,11 @@ class Metric:
 
 @dataclass(frozen=True)
 class Axis:
+    """Names a cost against which metrics are drawn."""
+
     key: str
     label: str
-    kind: str  # how its numbers are written
+    kind: str  # decides how numbers are written
 
 
 METRICS = (
@@ -51,18 +56,13 @@ AXES = (
 )
 SMOOTHINGS = {"raw": "raw", "ema": "EMA 0.9", "window": "window 10"}
 
-# Okabe and Ito's colours, told apart by colour-blind readers; yellow, orange and sky blue darkened
-# to stand out from white paper. Seven colours and five dashes: 35 methods differ.
-COLOURS = ("#0072b2", "#d55e00", "#008763", "#b4518b", "#2f2f2f", "#a06a00", "#3a86b0")
-DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2.2), (9, 3, 2, 3), (4, 2.5))
-
-NUMBERS = 240_000  # in a page, about seven bytes each
-POINTS = 500  # of a curve at most: more than a screen tells apart
+NUMBERS = 240_000  # at most in a page; each takes about seven bytes
+POINTS = 500  # of a curve at most, because a screen shows no more
 
 
 @dataclass(frozen=True)
 class Line:
-    """Over the seeds; NaN where none has a finite value."""
+    """Holds mean and band over the seeds; NaN stands where no seed has a finite value."""
 
     mean: Floats
     low: Floats
@@ -71,62 +71,64 @@ class Line:
 
 @dataclass(frozen=True)
 class Crash:
-    """Where a seed that diverged was last seen."""
+    """Marks the last value of a seed that diverged."""
 
     at: int
     values: Mapping[str, float]  # by smoothing
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One metric of one method."""
+class MethodCurve:
+    """Holds one metric of one method over its seeds."""
 
     x: Mapping[str, Floats]  # by axis
     lines: Mapping[str, Line]  # by smoothing
-    seeds: NDArray[np.int64]  # that have a value
+    seeds: NDArray[np.int64]  # number of seeds that have a value
     crashes: Sequence[Crash]
 
     @property
     def points(self) -> int:
+        """Return the number of points."""
         return len(self.seeds)
 
-    def thinned(self, most: int) -> Curve:
-        """Evenly, with both ends and every crash kept."""
+    def thinned(self, most: int) -> MethodCurve:
+        """Return at most about `most` points, evenly chosen, with both ends and every crash."""
         if self.points <= most:
             return self
         even = np.linspace(0, self.points - 1, most).round().astype(np.int64)
-        kept = np.union1d(even, np.array([crash.at for crash in self.crashes], np.int64))
-        new = {int(old): place for place, old in enumerate(kept)}
-        return Curve(
-            {axis: values[kept] for axis, values in self.x.items()},
+        chosen = np.union1d(even, np.array([crash.at for crash in self.crashes], np.int64))
+        new = {int(old): place for place, old in enumerate(chosen)}
+        return MethodCurve(
+            {axis: values[chosen] for axis, values in self.x.items()},
             {
-                name: Line(line.mean[kept], line.low[kept], line.high[kept])
+                name: Line(line.mean[chosen], line.low[chosen], line.high[chosen])
                 for name, line in self.lines.items()
             },
-            self.seeds[kept],
+            self.seeds[chosen],
             [Crash(new[crash.at], crash.values) for crash in self.crashes],
         )
 
 
-def curves(trials: Sequence[Trial], wanted: Sequence[Metric] = METRICS) -> dict[str, Curve]:
-    """Of one method, by metric; without what was never measured."""
+def curves(trials: Sequence[Trial], chosen: Sequence[Metric] = METRICS) -> dict[str, MethodCurve]:
+    """Return the curves of one method by metric, without those that were never measured."""
     clocks = _clocks(trials)
-    found = {metric.key: _curve(trials, metric.key, clocks) for metric in wanted}
-    return {key: each for key, each in found.items() if each is not None}
+    measured = {metric.key: _curve(trials, metric.key, clocks) for metric in chosen}
+    return {key: each for key, each in measured.items() if each is not None}
 
 
-def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> Curve | None:
-    seen = [metrics.curve(trial.records, metric) for trial in trials]
-    grid = np.array(sorted({at for each in seen for at in each.rounds}), np.int64)
+def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> MethodCurve | None:
+    """Return the curve of one metric, or None if it was never measured."""
+    by_seed = [metrics.curve(trial.records, metric) for trial in trials]
+    grid = np.array(sorted({at for each in by_seed for at in each.rounds}), np.int64)
     if not len(grid):
         return None
     stacked = {}
     for name in SMOOTHINGS:
         stacked[name] = np.full((len(trials), len(grid)), np.nan)
-        for row, each in zip(stacked[name], seen, strict=True):
+        for row, each in zip(stacked[name], by_seed, strict=True):
             row[np.searchsorted(grid, each.rounds)] = metrics.SMOOTHINGS[name](each.values)
         stacked[name][~np.isfinite(stacked[name])] = np.nan
-    return Curve(
+    return MethodCurve(
         _spent(clocks, grid),
         {name: _line(values) for name, values in stacked.items()},
         np.isfinite(stacked["raw"]).sum(axis=0),
@@ -135,28 +137,32 @@ def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> Curve | None
 
 
 def _line(values: Floats) -> Line:
-    """Of (seeds, points) with NaN for what is not there."""
-    there = np.isfinite(values)
-    some = there.any(axis=0)
-    mean = np.where(there, values, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    low = np.where(there, values, np.inf).min(axis=0)
-    high = np.where(there, values, -np.inf).max(axis=0)
+    """Return mean and extremes of values (seeds, points), in which NaN stands for no value."""
+    finite = np.isfinite(values)
+    some = finite.any(axis=0)
+    mean = np.where(finite, values, 0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)
+    low = np.where(finite, values, np.inf).min(axis=0)
+    high = np.where(finite, values, -np.inf).max(axis=0)
     return Line(*(np.where(some, each, np.nan) for each in (mean, low, high)))
 
 
 def _crashes(trials: Sequence[Trial], stacked: Mapping[str, Floats]) -> list[Crash]:
+    """Return the last points of all seeds that diverged."""
     crashes = []
     for seed, trial in enumerate(trials):
-        (there,) = np.nonzero(np.isfinite(stacked["raw"][seed]))
-        if trial.status == "diverged" and len(there):
-            at = int(there[-1])
+        (finite,) = np.nonzero(np.isfinite(stacked["raw"][seed]))
+        if trial.status == "diverged" and len(finite):
+            at = int(finite[-1])
             values = {name: float(rows[seed, at]) for name, rows in stacked.items()}
             crashes.append(Crash(at, values))
     return crashes
 
 
 def _clocks(trials: Sequence[Trial]) -> Clocks:
-    """For every cost that all rounds have: each trial's rounds, and what it had spent by then."""
+    """Return for every cost the rounds of each trial and what it had spent by then.
+
+    A cost that some round lacks is left out.
+    """
     runs = [trial.records for trial in trials if trial.records]
     clocks: Clocks = {}
     for axis in AXES[1:]:
@@ -172,7 +178,7 @@ def _clocks(trials: Sequence[Trial]) -> Clocks:
 
 
 def _spent(clocks: Clocks, grid: NDArray[np.int64]) -> dict[str, Floats]:
-    """By axis, at these rounds."""
+    """Return the mean costs at these rounds, by axis."""
     x = {"rounds": grid.astype(np.float64)}
     for axis, runs in clocks.items():
         totals = np.array(
@@ -186,17 +192,13 @@ def _spent(clocks: Clocks, grid: NDArray[np.int64]) -> dict[str, Floats]:
     return x
 
 
-def dash(index: int) -> tuple[float, ...]:
-    return DASHES[index % len(DASHES)]
-
-
 def for_script(comparison: Comparison) -> dict[str, Any]:
-    """What the page's script draws, thinned so that the page stays small."""
+    """Return what the page's script draws, thinned so that the page stays small."""
     methods = {label: curves(trials) for label, trials in comparison.methods.items()}
-    drawn = [each for found in methods.values() for each in found.values()]
+    drawn = [each for by_metric in methods.values() for each in by_metric.values()]
     columns = sum(len(each.x) + 3 * len(each.lines) + 1 for each in drawn)
     most = int(np.clip(NUMBERS / max(columns, 1), 20, POINTS))
-    measured = {key for found in methods.values() for key in found}
+    measured = {key for by_metric in methods.values() for key in by_metric}
     return {
         "metrics": [
             {
@@ -215,22 +217,24 @@ def for_script(comparison: Comparison) -> dict[str, Any]:
         "methods": [
             {
                 "label": label,
-                "colour": index % len(COLOURS),
-                "dash": " ".join(f"{length:g}" for length in dash(index)) or "none",
-                "curves": {key: _plain(each.thinned(most)) for key, each in found.items()},
+                "colour": index % len(style.COLOURS),
+                "dash": " ".join(f"{length:g}" for length in style.dash(index)) or "none",
+                "curves": {key: _plain(each.thinned(most)) for key, each in by_metric.items()},
             }
-            for index, (label, found) in enumerate(methods.items())
+            for index, (label, by_metric) in enumerate(methods.items())
         ],
         "points": most,
         "longest": max((each.points for each in drawn), default=0),
     }
 
 
-def _moves(each: Curve, axis: Axis) -> bool:
+def _moves(each: MethodCurve, axis: Axis) -> bool:
+    """Return whether a cost rises at all."""
     return axis.key in each.x and bool(each.x[axis.key][-1] > 0)
 
 
-def _plain(each: Curve) -> dict[str, Any]:
+def _plain(each: MethodCurve) -> dict[str, Any]:
+    """Return a curve as JSON has it."""
     one = bool((each.seeds <= 1).all())  # a single seed has no band
     return {
         "x": {axis: _numbers(values, 7) for axis, values in each.x.items()},
@@ -248,7 +252,7 @@ def _plain(each: Curve) -> dict[str, Any]:
 
 
 def _numbers(values: Any, digits: int = 5) -> list[float | int | None]:
-    """As JSON has them: null for NaN, whole numbers without a point."""
+    """Return numbers as JSON has them: null for NaN, whole numbers without a point."""
     rounded = [float(f"{value:.{digits}g}") for value in values]
     return [
         None if not np.isfinite(v) else int(v) if v.is_integer() and abs(v) < 1e15 else v

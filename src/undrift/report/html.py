@@ -1,4 +1,4 @@
-"""The whole comparison in one HTML file that needs nothing else: no network, no server."""
+"""A comparison as one HTML file that needs neither network nor server."""
 
 from __future__ import annotations
 
@@ -9,33 +9,29 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from undrift.errors import UndriftError
+from undrift.errors import optional
 from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
-from undrift.report.heat_map import heat_map
-from undrift.report.table import endings, primary, results, summary, to_target
+from undrift.report.partition_map import partition_map
+from undrift.report.summary import endings, summary
+from undrift.report.table import primary, results, to_target
 from undrift.results.strictjson import dumps
 
 DRAWING = ("scales.js", "marks.js", "curves.js")
 
 
 def page(comparison: Comparison) -> str:
-    """HTML; everything given is shown as text, whatever it contains."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
-    except ImportError:
-        raise UndriftError(
-            "A report's page needs jinja2, which is not installed; pip install 'undrift[report]'."
-        ) from None
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    """Return the page as HTML; every value is shown as text, whatever it contains."""
+    jinja = optional("jinja2", "A report's page", "report")
+    Markup = optional("markupsafe", "A report's page", "report").Markup
+    environment = jinja.Environment(
+        autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(_asset("page.html.j2"))
-    curves, partition = for_script(comparison), heat_map(comparison)
+    curves, partition = for_script(comparison), partition_map(comparison)
     names = [*DRAWING, "page.js"] if curves["metrics"] else ["page.js"]
     scripts = [_asset(name) for name in names]
-    return template.render(
+    rendered: str = template.render(
         comparison=comparison,
         summary=summary(comparison),
         metric=primary(comparison),
@@ -53,26 +49,30 @@ def page(comparison: Comparison) -> str:
         scripts=[Markup(each) for each in scripts],
         policy=_policy(scripts),
     )
+    return rendered
 
 
 def write(comparison: Comparison, path: Path) -> None:
+    """Write the page to a file."""
     text = page(comparison)
-    # Lone surrogates, as from undecodable file names, have no UTF-8; a mark shows where they were.
+    # Lone surrogates, as in undecodable file names, have no UTF-8, so they become question marks.
     Path(path).write_bytes(text.encode("utf-8", errors="replace"))
 
 
 def _asset(name: str) -> str:
+    """Return the text of a file beside this module."""
     return files("undrift.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _targets(comparison: Comparison) -> list[Any]:
+    """Return one table per target, or none if the methods do not classify."""
     if primary(comparison) != "accuracy":
         return []
     return [to_target(comparison, accuracy) for accuracy in comparison.targets]
 
 
 def _embedded(data: Any) -> str:
-    """JSON in which nothing can end the script element that holds it."""
+    """Return JSON in which nothing can end the script element that holds it."""
     text = dumps(data, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -80,14 +80,14 @@ def _embedded(data: Any) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    """Only these scripts may run and nothing may be fetched, should any escaping ever fail."""
+    """Return a policy that allows only these scripts and no requests, should escaping ever fail."""
     digests = [hashlib.sha256(each.encode()).digest() for each in scripts]
     allowed = " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """{"git": {"commit": "1f"}} as {"git.commit": "1f"}."""
+    """Return {"git": {"commit": "1f"}} as {"git.commit": "1f"}."""
     flat: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

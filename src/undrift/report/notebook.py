@@ -1,12 +1,11 @@
-"""Records in a notebook: as a pandas frame, as a plot, and as a short table of a run.
+"""Records in a notebook, as a pandas frame, as a plot, and as a short table of a run.
 
-Everything takes a run, its records, a trial, or several runs or trials.
+`frame` and `plot` take a run, its records, a trial, or lists of runs or trials.
 """
 
 from __future__ import annotations
 
 import html
-import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from undrift.check import require, require_choice
 from undrift.errors import optional
+from undrift.report import style
 from undrift.results.record import Record, Totals
 from undrift.results.trial import Trial
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.table import Table
 
-AGAINST = {  # what to plot against, and what the axis says
+AGAINST = {  # horizontal axis -> its label
     "round": "round",
     "bytes": "megabytes sent",
     "gradients": "gradients",
@@ -35,7 +35,7 @@ SHOWN = 5  # rounds in the table of a run
 
 @runtime_checkable
 class RunLike(Protocol):
-    """What is asked of a run."""
+    """Has the attributes of a run that are shown."""
 
     algorithm: Any
     mode: Any
@@ -51,64 +51,67 @@ Source = RunLike | Trial | Iterable[Record] | Iterable[Trial] | Iterable[RunLike
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Records that belong together."""
+class _Series:
+    """Holds records that form one curve."""
 
     records: Sequence[Record]
     label: str = ""
-    totals: Totals | None = None  # with rounds before the first record
+    totals: Totals | None = None  # also of the rounds before the first record
     heading: Mapping[str, Any] = field(default_factory=dict)  # columns of a frame
 
     def before(self, name: str) -> float:
-        """What was spent before the first record, as of a run that went on from a checkpoint."""
+        """Return what a resumed run spent before its first record."""
         if self.totals is None:
             return 0.0
         return max(0.0, _sum([self.totals], name) - _sum(self.records, name))
 
 
-def _parts(source: Source) -> list[_Part]:
+def _series(source: Source) -> list[_Series]:
+    """Return the series of records in a source, or raise `ValueError`."""
     if isinstance(source, RunLike):
         label = type(source.algorithm).__name__
-        return [_Part(list(source.records), label, source.totals)]
+        return [_Series(list(source.records), label, source.totals)]
     if isinstance(source, Trial):
         heading = {"label": source.label, "method": source.method, "seed": source.seed}
-        # Of a damaged file nobody knows where the lines that are missing were.
+        # The lines that a damaged file lacks may lie anywhere, so its totals cannot be used.
         totals = None if source.damaged else source.totals
-        return [_Part(list(source.records), source.label, totals, heading)]
+        return [_Series(list(source.records), source.label, totals, heading)]
     expected = "a run, a trial, or a list of records, runs or trials"
     require(isinstance(source, Iterable), "A frame or plot", expected, source)
-    given: list[Any] = list(source)
-    if all(isinstance(each, Record) for each in given):
-        return [_Part(given)]
-    for each in given:
-        require(isinstance(each, RunLike | Trial), "A frame or plot", expected, each)
-    return [part for each in given for part in _parts(each)]
+    items: list[Any] = list(source)
+    if all(isinstance(item, Record) for item in items):
+        return [_Series(items)]
+    for item in items:
+        require(isinstance(item, RunLike | Trial), "A frame or plot", expected, item)
+    return [series for item in items for series in _series(item)]
 
 
 def _sum(costs: Iterable[Record | Totals], name: str) -> float:
+    """Return the sum of a cost."""
     return float(sum(_spent(cost, name) or 0 for cost in costs))
 
 
 def _spent(cost: Record | Totals, name: str) -> float | None:
+    """Return a cost of a record or of totals; "bytes" are megabytes in both directions."""
     if name == "bytes":
         return (cost.bytes_up + cost.bytes_down) / 1e6
     spent: float | None = getattr(cost, name)
     return spent
 
 
-def _metrics(parts: Iterable[_Part]) -> list[str]:
-    """All fields of the records, in their order."""
+def _metrics(parts: Iterable[_Series]) -> list[str]:
+    """Return the names of all fields of the records, in their order."""
     kinds = {Record: None} | {type(record): None for part in parts for record in part.records}
     return list(dict.fromkeys(each.name for kind in kinds for each in fields(kind)))
 
 
 def frame(source: Source) -> Any:
-    """A `pandas.DataFrame` with one row a round and NaN for None.
+    """Return a `pandas.DataFrame` with one row per round and NaN for None.
 
-    Rows of trials have label, method and seed in front.
+    Rows of trials begin with label, method and seed.
     """
     pandas = optional("pandas", "A frame", "notebook")
-    parts = _parts(source)
+    parts = _series(source)
     names = _metrics(parts)
     rows = [
         {**part.heading} | {name: _or_nan(getattr(record, name, None)) for name in names}
@@ -126,25 +129,25 @@ def _or_nan(value: Any) -> Any:
 def plot(
     source: Source, metric: str = "accuracy", against: str = "round", *, ax: Axes | None = None
 ) -> Axes:
-    """A curve for every run or trial; those of one label have one colour.
+    """Draw a curve for every run or trial, in one colour for each label, and return the axes.
 
-    Rounds without the metric are passed over. Drawn on `ax`, or on a figure of its own, which only
-    a notebook shows by itself: elsewhere save it with `.figure.savefig(path)`.
+    Rounds without the metric are left out. The plot goes to `ax`, or to a new figure, which a
+    notebook shows; elsewhere save it with `.figure.savefig(path)`.
     """
-    parts = _parts(source)
+    parts = _series(source)
     names = [name for name in _metrics(parts) if name != "round"]
     require_choice("plot", "metric", metric, names)
     require_choice("plot", "against", against, AGAINST)
     curves = [(part.label, _points(part, metric, against)) for part in parts]
     if not any(points for _, points in curves):
-        there = [name for name in names if any(_has(part.records, name) for part in parts)]
-        remedy = f"it has {', '.join(there)}" if there else "run a round first"
+        measured = [name for name in names if any(_has(part.records, name) for part in parts)]
+        remedy = f"it has {', '.join(measured)}" if measured else "run a round first"
         raise ValueError(f"plot needs rounds with {metric} and {against}, got none; {remedy}.")
     return _drawn(curves, metric, against, ax)
 
 
-def _points(part: _Part, metric: str, against: str) -> list[tuple[float, float]]:
-    """(what it took so far, the metric) of every round that has both."""
+def _points(part: _Series, metric: str, against: str) -> list[tuple[float, float]]:
+    """Return (cost so far, metric) of every round that has both."""
     if against == "round":
         places: list[float] = [record.round for record in part.records]
     elif _has(part.records, against):
@@ -157,6 +160,7 @@ def _points(part: _Part, metric: str, against: str) -> list[tuple[float, float]]
 
 
 def _has(records: Iterable[Record], name: str) -> bool:
+    """Return whether some record has a value of this field."""
     return name == "bytes" or any(getattr(record, name, None) is not None for record in records)
 
 
@@ -166,43 +170,41 @@ def _drawn(
     against: str,
     ax: Axes | None,
 ) -> Axes:
-    ticker = optional("matplotlib.ticker", "A plot", "report")
+    """Draw curves and return their axes."""
     axis: Axes = _new_axis() if ax is None else ax
     colours: dict[str, Any] = {}
     for label, points in curves:
-        style: dict[str, Any] = {"linewidth": 1.6}
-        # A line of one point would not be seen.
-        style |= {"marker": "o"} if len(points) == 1 else {}
-        style |= {"color": colours[label]} if label in colours else {"label": label or None}
-        (line,) = axis.plot([x for x, _ in points], [y for _, y in points], **style)
+        look: dict[str, Any] = {"linewidth": style.LINE_WIDTH}
+        # A line of one point would be invisible without a marker.
+        look |= {"marker": "o"} if len(points) == 1 else {}
+        look |= {"color": colours[label]} if label in colours else {"label": label or None}
+        (line,) = axis.plot([x for x, _ in points], [y for _, y in points], **look)
         colours.setdefault(label, line.get_color())
     axis.set(xlabel=AGAINST[against], ylabel=metric.replace("_", " "))
     if against == "round":
-        axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+        style.whole_ticks(axis.xaxis)
+    style.trim(axis)
     if any(colours):
         axis.legend(frameon=False)
     return axis
 
 
 def _new_axis() -> Any:
-    """Of a new figure: pyplot's, which keeps and shows its figures, only in a notebook."""
+    """Return the axes of a new figure; pyplot, which keeps and shows figures, is for notebooks."""
     if _in_notebook():
-        return importlib.import_module("matplotlib.pyplot").subplots(layout="constrained")[1]
-    figure = importlib.import_module("matplotlib.figure").Figure(layout="constrained")
-    importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    return figure.subplots()
+        pyplot = optional("matplotlib.pyplot", "A plot", "report")
+        return pyplot.subplots(layout="constrained")[1]
+    return style.new_figure().subplots()
 
 
 def _in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this, rather than a script or a terminal."""
+    """Return whether the program runs in a Jupyter kernel, not in a script or a terminal."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
 def rich_table(source: RunLike | Sequence[Record]) -> Table:
-    """The last rounds and the totals, for a terminal."""
+    """Return the last rounds and the totals as a table for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -217,7 +219,7 @@ def rich_table(source: RunLike | Sequence[Record]) -> Table:
 
 
 def html_table(source: RunLike | Sequence[Record]) -> str:
-    """The same for a notebook; styled by the notebook alone."""
+    """Return the last rounds and the totals as HTML, which the notebook styles."""
     head, rows, notes = _shown(source)
     title, *rest = map(html.escape, notes)
     lines = [f"<table><caption>{title}</caption>", f"<thead>{_html_row(head, 'th')}</thead>"]
@@ -230,6 +232,7 @@ def _html_row(cells: Iterable[str], tag: str) -> str:
 
 
 def _form(form: str, scale: float = 1.0) -> Callable[[Any], str]:
+    """Return a function that formats numbers, and None as a dash."""
     return lambda value: "-" if value is None else form.format(scale * value)
 
 
@@ -244,7 +247,7 @@ _ALWAYS: Columns = {
     "gradients": ("gradients", str),
     "seconds": ("s", _form("{:.3f}")),
 }
-_WHERE_THERE: Columns = {
+_IF_MEASURED: Columns = {
     "simulated_seconds": ("simulated s", _form("{:.4g}")),
     "missed": ("missed", str),
     "node_accuracy": ("nodes' own %", _form("{:.2f}", 100)),
@@ -255,10 +258,10 @@ _WHERE_THERE: Columns = {
 
 
 def _shown(source: RunLike | Sequence[Record]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Column names, cells, and notes of which the first is a title."""
+    """Return column names, cells, and notes, of which the first is a title."""
     records = _known(source)
     last = records[-SHOWN:]
-    columns = _ALWAYS | {k: v for k, v in _WHERE_THERE.items() if _has(last, k)}
+    columns = _ALWAYS | {k: v for k, v in _IF_MEASURED.items() if _has(last, k)}
     rows = [
         [form(getattr(record, name, None)) for name, (_, form) in columns.items()]
         for record in last
@@ -267,13 +270,15 @@ def _shown(source: RunLike | Sequence[Record]) -> tuple[list[str], list[list[str
 
 
 def _known(source: RunLike | Sequence[Record]) -> list[Record]:
+    """Return the records of a run, or those given."""
     if not isinstance(source, RunLike):
         return list(source)
-    # A run that has just gone on from a checkpoint knows the record of that alone.
+    # A run that was just resumed has only the record of its checkpoint.
     return list(source.records) or ([] if source.record is None else [source.record])
 
 
 def _notes(source: RunLike | Sequence[Record], records: Sequence[Record]) -> Iterator[str]:
+    """Yield a title and sentences about the run and its costs."""
     if isinstance(source, RunLike):
         yield f"{source.algorithm!r}: round {source.round} of {source.rounds}"
         yield f"{source.mode}: {source.why}"

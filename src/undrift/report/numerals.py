@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them."""
+"""Numbers as text for readers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PLUS_MINUS = "\u00a0\u00b1\u00a0"  # does not break either
 
 
 def grouped(value: float, digits: int = 0) -> str:
-    """1234567.8 as 1 234 568, with thin spaces."""
+    """Return 1234567.8 as 1 234 568, with thin spaces."""
     return f"{value:,.{digits}f}".replace(",", THIN) if math.isfinite(value) else NONE
 
 
 def amount(value: float) -> str:
-    """About three digits, or all of them before the point."""
+    """Return a number with about three digits, or with all digits before the point."""
     if not math.isfinite(value):
         return NONE
     size = abs(value)
@@ -28,21 +28,24 @@ def amount(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Without the sign, which stands in the head of the column."""
+    """Return a share in percent, without the sign, which the head of the column has."""
     return f"{100 * value:.2f}" if math.isfinite(value) else NONE
 
 
 def spread_percent(value: Spread) -> str:
+    """Return mean and deviation in percent."""
     if not math.isfinite(value.mean):
         return NONE
     return percent(value.mean) + ("" if value.std is None else f"{PLUS_MINUS}{100 * value.std:.2f}")
 
 
 def spread_amount(value: Spread) -> str:
+    """Return mean and deviation with about three digits."""
     if not math.isfinite(value.mean):
         return NONE
     return amount(value.mean) + ("" if value.std is None else f"{PLUS_MINUS}{amount(value.std)}")
 
 
 def target(value: float) -> str:
+    """Return a target accuracy with the percent sign."""
     return f"{100 * value:g}\u00a0%"

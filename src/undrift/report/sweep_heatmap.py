@@ -1,4 +1,4 @@
-"""Heat maps of two swept fields, one for each method: as a table and as a picture."""
+"""Heat maps of two swept fields, one for each method, as tables and as pictures."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from undrift.config.experiment import Sweep
+from undrift.report import style
 from undrift.results.trial import Trial
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Accuracies of one method over two fields; rows are the first's values."""
+    """Holds the accuracies of one method over two fields; rows are the first field's values."""
 
     method: str
     rows: str
     columns: str
     row_values: Sequence[Any]
     column_values: Sequence[Any]
-    figures: Sequence[Sequence[float | None]]  # mean over seeds of the last ten; None: no run
+    figures: Sequence[
+        Sequence[float | None]
+    ]  # mean over seeds of the last ten evaluations; None without a run
 
     @property
     def best(self) -> tuple[int, int] | None:
-        """Row and column; of equals the first."""
+        """Return row and column of the best accuracy, the first among equal ones."""
         places = {
             (i, j): value
             for i, line in enumerate(self.figures)
@@ -39,83 +42,88 @@ class Grid:
         return max(places, key=lambda place: places[place]) if places else None
 
     def table(self) -> Table:
+        """Return the accuracies as a table for a terminal."""
         where = f"{_short(self.rows)} down, {_short(self.columns)} across"
         title = f"{escape(self.method)}: accuracy %, {where}"
-        shown = Table("", *map(str, self.column_values), title=title)
+        table = Table("", *map(str, self.column_values), title=title)
         for i, value in enumerate(self.row_values):
             cells = [
                 "-" if figure is None else f"{100 * figure:.2f}{' *' * (self.best == (i, j))}"
                 for j, figure in enumerate(self.figures[i])
             ]
-            shown.add_row(str(value), *cells)
-        return shown
+            table.add_row(str(value), *cells)
+        return table
 
 
-def axes(sweep: Sweep) -> list[tuple[str, list[Any]]]:
-    """The swept fields with their values; of fields that change together the first."""
-    alone = [(path, values) for path, values in sweep.grid.items() if isinstance(values, list)]
-    return [*alone, *(next(iter(table.items())) for table in sweep.together)]
+def swept_fields(sweep: Sweep) -> list[tuple[str, list[Any]]]:
+    """Return the swept fields with their values; for fields that change together the first."""
+    single = [(path, values) for path, values in sweep.grid.items() if isinstance(values, list)]
+    return [*single, *(next(iter(table.items())) for table in sweep.together)]
 
 
 def grids(methods: Mapping[str, Mapping[str, Sequence[Trial]]], sweep: Sweep) -> list[Grid]:
-    """One for each method that two fields were swept of, and no more than two."""
-    swept = axes(sweep)
+    """Return one grid for each method if exactly two fields were swept."""
+    swept = swept_fields(sweep)
     if len(swept) != 2 or sweep.ranges:
         return []
     (rows, row_values), (columns, column_values) = swept
-    made = []
+    result = []
     for title, cells in methods.items():
-        found: dict[tuple[str, str], float] = {}
+        accuracies: dict[tuple[str, str], float] = {}
         for seeds in cells.values():
             cell = seeds[0].facts.get("cell", {})
             ended = [trial for trial in seeds if trial.ended]
             if rows in cell and columns in cell and ended:
                 reached = [t.last if t.status == "finished" else 0.0 for t in ended]
-                found[str(cell[rows]), str(cell[columns])] = float(np.mean(reached))
-        figures = [[found.get((str(r), str(c))) for c in column_values] for r in row_values]
-        if found:
-            made.append(Grid(title, rows, columns, row_values, column_values, figures))
-    return made
+                accuracies[str(cell[rows]), str(cell[columns])] = float(np.mean(reached))
+        figures = [[accuracies.get((str(r), str(c))) for c in column_values] for r in row_values]
+        if accuracies:
+            result.append(Grid(title, rows, columns, row_values, column_values, figures))
+    return result
 
 
-def plot_grids(found: Sequence[Grid], folder: Path) -> list[Path]:
-    """A picture each; none without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+def plot_grids(grids: Sequence[Grid], folder: Path) -> list[Path]:
+    """Write one picture for each grid and return the paths; write none without matplotlib."""
+    if not style.can_draw():
         return []
-    written: list[Path] = []
-    for grid in found:
-        shape = len(grid.row_values), len(grid.column_values)
-        figure = Figure(figsize=(1.6 + 0.8 * shape[1], 1.4 + 0.5 * shape[0]), layout="constrained")
-        FigureCanvasAgg(figure)
-        axis = figure.subplots()
-        values = np.array([[np.nan if v is None else 100 * v for v in row] for row in grid.figures])
-        image = axis.imshow(values, cmap="viridis", aspect="auto")
-        middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
-        for (i, j), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                colour = "black" if value > middle else "white"
-                weight = "bold" if grid.best == (i, j) else "normal"
-                text = f"{value:.1f}"
-                axis.text(j, i, text, ha="center", va="center", color=colour, weight=weight)
-        axis.set_xticks(range(shape[1]), [str(v) for v in grid.column_values], rotation=30)
-        axis.set_yticks(range(shape[0]), [str(v) for v in grid.row_values])
-        axis.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows))
-        axis.set_title(grid.method.replace("$", r"\$"))
-        figure.colorbar(image, ax=axis, label="accuracy %")
-        path = folder / f"heat-{_file_name(grid.method, [p.stem for p in written])}.png"
-        figure.savefig(path, dpi=150)
-        written.append(path)
-    return written
+    paths: list[Path] = []
+    for grid in grids:
+        path = folder / f"heat-{_file_name(grid.method, [p.stem for p in paths])}.png"
+        with style.drawing(style.SCREEN):
+            style.save(_draw(grid), path)
+        paths.append(path)
+    return paths
+
+
+def _draw(grid: Grid) -> Any:
+    """Return a figure with one shaded and numbered cell for each pair of values."""
+    rows, columns = len(grid.row_values), len(grid.column_values)
+    figure = style.new_figure((1.6 + 0.8 * columns, 1.4 + 0.5 * rows))
+    axes = figure.subplots()
+    values = np.array([[np.nan if v is None else 100 * v for v in row] for row in grid.figures])
+    image = axes.imshow(values, cmap=style.COLOUR_MAP, aspect="auto")
+    middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            colour = "black" if value > middle else "white"
+            weight = "bold" if grid.best == (i, j) else "normal"
+            text = f"{value:.1f}"
+            axes.text(j, i, text, ha="center", va="center", color=colour, weight=weight)
+    axes.set_xticks(range(columns), [str(v) for v in grid.column_values], rotation=30)
+    axes.set_yticks(range(rows), [str(v) for v in grid.row_values])
+    axes.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows))
+    axes.set_title(style.literal(grid.method))
+    figure.colorbar(image, ax=axes, label="accuracy %")
+    return figure
 
 
 def _short(path: str) -> str:
+    """Return the last part of a field's path."""
     return path.rpartition(".")[2]
 
 
 def _file_name(method: str, taken: Sequence[str]) -> str:
+    """Return a name for a method's file that is not taken."""
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in method.lower())[:100]
     names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
     return next(each for each in names if f"heat-{each}" not in taken)

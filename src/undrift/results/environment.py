@@ -1,4 +1,4 @@
-"""What a run was made with: versions, the state of the repository around it, the machine."""
+"""The environment of a run: package versions, state of the git repository, machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("undrift", "torch", "numpy", "networkx", "safetensors", "pydantic")
 
 
 def environment(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """For `environment.json`; `arguments` are those of the command line, if it was one."""
+    """Return the content of `environment.json`; `arguments` are those of the command line."""
     return {
         "command": None if arguments is None else shlex.join(["undrift", *arguments]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -45,7 +45,7 @@ def _threads() -> int | None:
 
 
 def git_state() -> dict[str, Any] | None:
-    """The commit of the repository that the run is started in, and what differs from it."""
+    """Return the commit of the repository around the working folder, and the files that differ."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None

@@ -1,22 +1,19 @@
-"""A trained model for others: safetensors, and ONNX where its packages are there.
+"""Exports of trained models: safetensors, and ONNX where its packages are installed.
 
-Both appear at once under their name or not at all.
+Both files are written atomically.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,11 +21,12 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError
-from undrift.models.layout import raw_bytes
+from undrift.errors import UndriftError, import_or_none, optional
+from undrift.files import write_atomic
+from undrift.models.layout import eval_mode, raw_bytes
 
-# ONNX against torch, as |a - b| <= TOLERANCE * (1 + |b|): both sum in single precision, each in its
-# own order.
+# ONNX and torch sum in different orders in single precision, so outputs may differ by
+# |a - b| <= TOLERANCE * (1 + |b|).
 TOLERANCE = 1e-4
 OWN_METADATA = ("undrift", "content_sha256")  # written into every file
 
@@ -36,14 +34,14 @@ OWN_METADATA = ("undrift", "content_sha256")  # written into every file
 def save_safetensors(
     model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None
 ) -> Path:
-    """The state dict by its names; `metadata` comes beside the version and a hash of the content.
+    """Write the state dict with `metadata`, the version and a hash of the content; return the path.
 
     Tied weights are written once for each of their names.
     """
     from undrift import __version__
 
-    told = dict(metadata or {})
-    for key, value in told.items():
+    header = dict(metadata or {})
+    for key, value in header.items():
         text = isinstance(key, str) and isinstance(value, str)
         require(text, "save_safetensors", "metadata of text only", {key: value}, "use str()")
         require(
@@ -52,41 +50,41 @@ def save_safetensors(
             f"metadata beside {', '.join(OWN_METADATA)}",
             key,
         )
-    # Clones, because safetensors refuses tensors that share memory.
+    # The tensors are cloned, because safetensors refuses tensors that share memory.
     state = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in _state(model).items()}
-    told |= {"undrift": __version__, "content_sha256": _digest(state)}
-    return _write(Path(path), save(state, metadata=told))
+    header |= {"undrift": __version__, "content_sha256": _digest(state)}
+    return _write(Path(path), save(state, metadata=header))
 
 
 def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
-    """Fill the model, or leave it as it was and say what does not fit; returns the metadata."""
+    """Fill the model and return the metadata, or raise an error and leave the model as it was."""
     try:
         content = Path(path).read_bytes()
         saved = load(content)
-        size = int.from_bytes(content[:8], "little")  # of the header, by the format
-        told: dict[str, str] = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
+        size = int.from_bytes(content[:8], "little")  # the format begins with the header's size
+        header: dict[str, str] = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise UndriftError(
             f"load_safetensors needs a readable safetensors file, got {str(path)!r}: {why}."
         ) from error
-    if told.get("content_sha256", _digest(saved)) != _digest(saved):
+    if header.get("content_sha256", _digest(saved)) != _digest(saved):
         raise UndriftError(
             f"load_safetensors needs a file as it was written, got {str(path)!r} whose tensors do "
             "not match its hash; export it again."
         )
     _require_fit(_state(model), saved, str(path))
     model.load_state_dict(saved, strict=False)  # the names have been compared
-    return told
+    return header
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """Without what a module's own get_extra_state may add, which need not be tensors."""
+    """Return the tensors of the state dict; get_extra_state may add other objects to it."""
     return {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:
-    """Of names, types, shapes and exact bits."""
+    """Return a hash of names, types, shapes and exact bits."""
     digest = hashlib.sha256()
     for name in sorted(state):
         leaf = state[name]
@@ -94,19 +92,22 @@ def _digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _require_fit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str) -> None:
-    missing, extra = ([n for n in a if n not in b] for a, b in ((wanted, saved), (saved, wanted)))
+def _require_fit(expected: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str) -> None:
+    """Raise `ValueError` unless both have the same names, shapes and types."""
+    missing, extra = (
+        [n for n in a if n not in b] for a, b in ((expected, saved), (saved, expected))
+    )
     if missing or extra:
-        told = ", ".join(
+        difference = ", ".join(
             f"{what} {_some(names)}"
             for what, names in (("without", missing), ("with", extra))
             if names
         )
         raise ValueError(
-            f"load_safetensors needs the tensors of the model, got {path!r} {told}; build the "
-            "model that was saved."
+            f"load_safetensors needs the tensors of the model, got {path!r} {difference}; build "
+            "the model that was saved."
         )
-    for name, leaf in wanted.items():
+    for name, leaf in expected.items():
         kinds = [f"{tuple(t.shape)} {t.dtype}" for t in (leaf, saved[name])]
         if kinds[0] != kinds[1]:
             raise ValueError(
@@ -115,13 +116,14 @@ def _require_fit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], path
             )
 
 
-def _some(names: list[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(map(repr, names[:shown])) + more
+def _some(names: list[str], most: int = 3) -> str:
+    """Return the first names as text, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def save_onnx(model: nn.Module, example_input: Tensor, path: str | Path) -> float | None:
-    """One file, with `input`, `output` and any batch size; the model stays as it was.
+    """Write one file with `input`, `output` and any batch size; the model stays as it was.
 
     `example_input` is a batch such as the model takes. The file is checked; where onnxruntime is
     installed its outputs on a random batch must be torch's within `TOLERANCE`, and the largest
@@ -130,9 +132,9 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | Path) -> floa
     batch = isinstance(example_input, Tensor) and example_input.dim() >= 1 and len(example_input)
     got = tuple(example_input.shape) if isinstance(example_input, Tensor) else example_input
     require(bool(batch), "save_onnx", "example_input as a batch of one or more", got)
-    onnx = _optional("onnx")
-    _optional("onnxscript")  # which torch converts with
-    with _evaluating(model), torch.no_grad():
+    onnx = optional("onnx", "save_onnx", "onnx")
+    optional("onnxscript", "save_onnx", "onnx")  # torch converts with it
+    with eval_mode(model), torch.no_grad():
         content = _converted(model, example_input, onnx)
         difference = _compared(model, example_input, content)
     _write(Path(path), content)
@@ -140,7 +142,8 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | Path) -> floa
 
 
 def _converted(model: nn.Module, example: Tensor, onnx: ModuleType) -> bytes:
-    # torch takes a batch of one for a constant.
+    # torch takes a batch size of one for a constant, so the export gets a batch of two.
+    """Return the ONNX file's content, or raise `UndriftError`."""
     inputs = torch.cat([example, example]) if len(example) == 1 else example
     try:
         with _quiet():
@@ -172,7 +175,7 @@ def _converted(model: nn.Module, example: Tensor, onnx: ModuleType) -> bytes:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what began it, without torch's advice on how to debug it."""
+    """Return the first line of the first cause, without torch's advice on how to debug it."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -180,17 +183,17 @@ def _reason(error: BaseException) -> str:
 
 
 def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None:
-    try:
-        runtime = importlib.import_module("onnxruntime")
-    except ImportError:
+    """Return the largest difference to torch's outputs, or None without onnxruntime."""
+    runtime = import_or_none("onnxruntime")
+    if runtime is None:
         return None
     generator = torch.Generator().manual_seed(0)
     inputs = _random_batch(example, generator)
     with _quiet():
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        (given,) = session.run(None, {"input": inputs.numpy()})
+        (outputs,) = session.run(None, {"input": inputs.numpy()})
     exact = model(inputs.to(example.device)).cpu()
-    got = torch.from_numpy(given)
+    got = torch.from_numpy(outputs)
     if got.shape != exact.shape or not torch.allclose(got, exact, TOLERANCE, TOLERANCE):
         off = (got - exact).abs().max().item() if got.shape == exact.shape else tuple(got.shape)
         raise UndriftError(
@@ -201,7 +204,7 @@ def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None
 
 
 def _random_batch(example: Tensor, generator: torch.Generator) -> Tensor:
-    """Of another size than the example's; token ids are among those it has."""
+    """Return random inputs of another batch size; token ids are among those of the example."""
     shape = (len(example) + 1, *example.shape[1:])
     if example.is_floating_point():
         return torch.randn(shape, generator=generator).to(example.dtype)
@@ -210,20 +213,8 @@ def _random_batch(example: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards every part is in the mode that it was in."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's remarks about itself and torchvision, or the graph of what it refuses."""
+    """Silence torch's remarks about itself and torchvision, and the graphs that it prints."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch", "onnxscript")]
     levels = [logger.level for logger in loggers]
     nowhere = io.StringIO()
@@ -242,28 +233,11 @@ def _quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _optional(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UndriftError(
-            f"save_onnx needs the package {name}, which is not installed; "
-            "pip install 'undrift[onnx]'."
-        ) from error
-
-
 def _write(path: Path, content: bytes) -> Path:
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    """Write an export atomically and return its path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomic(path, content)
     except OSError as error:
         raise UndriftError(
             f"An export needs a writable place with room, got {error.strerror or error} at {path}; "

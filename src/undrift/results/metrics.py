@@ -1,7 +1,7 @@
-"""What the documents report of a run, as functions of its records.
+"""The numbers that papers report of a run, as functions of its records.
 
-Records of rounds that were not evaluated have no accuracy or loss and are passed over: a smoothing
-goes from evaluation to evaluation. Costs count in every round.
+Rounds that were not evaluated have no accuracy and no loss; they are left out, so a smoothing goes
+from evaluation to evaluation. Costs count in every round.
 """
 
 from __future__ import annotations
@@ -25,36 +25,39 @@ _HIGHER = ("accuracy", "node_accuracy", "sign_matching", "utilisation", "clients
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric where it was measured."""
+    """Holds the values of a metric and the rounds in which it was measured."""
 
     rounds: tuple[int, ...]
     values: tuple[float, ...]
 
 
 class Spread(NamedTuple):
+    """Holds mean and standard deviation over seeds."""
+
     mean: float
     std: float | None  # of a sample, dividing by n - 1; None for a single value
 
 
 def ema(values: Sequence[float], decay: float = 0.9) -> list[float]:
-    """s_1 = v_1, then s_k = decay s_(k-1) + (1 - decay) v_k."""
+    """Return the moving average s_1 = v_1, s_k = decay s_(k-1) + (1 - decay) v_k."""
     require(is_finite(decay) and 0 <= decay < 1, "ema", "decay in [0, 1)", decay)
     return list(accumulate(values, lambda s, v: decay * s + (1 - decay) * v))
 
 
 def window(values: Sequence[float], size: int = 10) -> list[float]:
-    """The mean of each value and those before it, `size` altogether or as many as there are."""
+    """Return the mean of each value and up to `size` - 1 values before it."""
     require(is_whole(size) and size >= 1, "window", "size >= 1, a whole number", size)
     ends = range(1, len(values) + 1)
     return [math.fsum(part) / len(part) for part in (values[max(0, n - size) : n] for n in ends)]
 
 
 def best_so_far(values: Sequence[float]) -> list[float]:
-    """The largest up to each value; NaN counts only where there was nothing else."""
+    """Return the largest value up to each value; NaN counts only where nothing else was before."""
     return [float(value) for value in np.fmax.accumulate(np.asarray(values, np.float64))]
 
 
 def raw(values: Sequence[float]) -> list[float]:
+    """Return the values as they are."""
     return list(values)
 
 
@@ -64,22 +67,26 @@ SMOOTHINGS: Mapping[str, Callable[[Sequence[float]], list[float]]] = MappingProx
 
 
 def rises(metric: str) -> bool:
-    """Whether more of it is better: of accuracies and shares, not of losses, errors and costs."""
+    """Return whether more is better, as for accuracies and shares, not for losses and costs."""
     require_choice("A curve", "metric", metric, METRICS)
     return metric in _HIGHER
 
 
 def curve(records: Sequence[Record], metric: str = "accuracy", smoothing: str = "raw") -> Curve:
-    """`metric` is any number of a record, or "stationarity"; empty where it was never measured."""
+    """Return a metric's curve, which is empty if it was never measured.
+
+    `metric` is any number of a record, or "stationarity".
+    """
     sign = 1 if rises(metric) else -1  # the best of a loss is its smallest
     require_choice("A curve", "smoothing", smoothing, SMOOTHINGS)
     measured = [(record.round, _value(record, metric)) for record in records]
-    seen = [(round, sign * value) for round, value in measured if value is not None]
-    smoothed = SMOOTHINGS[smoothing]([value for _, value in seen])
-    return Curve(tuple(round for round, _ in seen), tuple(sign * value for value in smoothed))
+    points = [(round, sign * value) for round, value in measured if value is not None]
+    smoothed = SMOOTHINGS[smoothing]([value for _, value in points])
+    return Curve(tuple(round for round, _ in points), tuple(sign * value for value in smoothed))
 
 
 def _value(record: Record, metric: str) -> float | None:
+    """Return a record's metric as a number, or None if it was not measured."""
     if metric == "stationarity":
         return stationarity(record)
     value = getattr(record, metric, None)
@@ -89,7 +96,7 @@ def _value(record: Record, metric: str) -> float | None:
 def rounds_to(
     records: Sequence[Record], target: float, smoothing: str = "raw", metric: str = "accuracy"
 ) -> int | None:
-    """The first round at or beyond the target, which is at or below it for losses and errors."""
+    """Return the first round at or beyond the target; a loss or an error must fall to it."""
     require(is_finite(target), "rounds_to", "a finite number as target", target)
     line = curve(records, metric, smoothing)
     sign = 1 if rises(metric) else -1
@@ -98,7 +105,7 @@ def rounds_to(
 
 
 def cumulative(records: Sequence[Record], cost: str) -> list[float]:
-    """What the run had cost after each of its rounds; bytes are those up and down."""
+    """Return what the run had cost after each of its rounds; bytes are those up and down."""
     require_choice("cumulative", "cost", cost, COSTS)
     names = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
     spent = [[getattr(record, name) for name in names] for record in records]
@@ -114,7 +121,7 @@ def cost_to(
     smoothing: str = "raw",
     metric: str = "accuracy",
 ) -> float | None:
-    """Spent up to the end of the round that reached the target; None if none did."""
+    """Return the cost up to the end of the round that reached the target, or None."""
     spent = cumulative(records, cost)
     reached = rounds_to(records, target, smoothing, metric)
     done = zip(records, spent, strict=True)
@@ -124,31 +131,31 @@ def cost_to(
 def at_round(
     records: Sequence[Record], round: int, smoothing: str = "raw", metric: str = "accuracy"
 ) -> float | None:
-    """At the last evaluation up to that round; None if there was none."""
+    """Return the value of the last evaluation up to that round, or None."""
     require(is_whole(round), "at_round", "a whole number as round", round)
     line = curve(records, metric, smoothing)
-    seen = [value for at, value in zip(line.rounds, line.values, strict=True) if at <= round]
-    return seen[-1] if seen else None
+    values = [value for at, value in zip(line.rounds, line.values, strict=True) if at <= round]
+    return values[-1] if values else None
 
 
 def best(records: Sequence[Record], metric: str = "accuracy") -> float | None:
-    """The largest, of losses and errors the smallest; None if never measured."""
+    """Return the largest value, or the smallest of a loss or an error; None if never measured."""
     values = curve(records, metric, "best").values
     return values[-1] if values else None
 
 
 def last(records: Sequence[Record], count: int = 10, metric: str = "accuracy") -> float | None:
-    """Mean of the last `count` evaluations, or of as many as there are; None if never measured."""
+    """Return the mean of up to `count` last evaluations, or None if never measured."""
     require(is_whole(count) and count >= 1, "last", "count >= 1, a whole number", count)
     values = curve(records, metric).values[-count:]
     return math.fsum(values) / len(values) if values else None
 
 
 def variation(records: Sequence[Record], size: int = 10) -> float | None:
-    """Mean squared distance, in percentage points, of accuracy from its moving average.
+    """Return the mean squared distance of accuracy from its moving average, in percentage points.
 
-    The moving average is `window`: of an evaluation and the size - 1 before it, of fewer at the
-    start. FedACG reports 2.26 for itself and 10.30 for FedAvgM, perhaps of another average.
+    The moving average is that of `window`. FedACG reports 2.26 for itself and 10.30 for FedAvgM,
+    perhaps with another average.
     """
     values = curve(records).values
     averages = window(values, size)
@@ -157,16 +164,16 @@ def variation(records: Sequence[Record], size: int = 10) -> float | None:
 
 
 def stationarity(record: Record) -> float | None:
-    """NET-FLEET's ||grad f(mean x)||^2 + (1/m) sum_i ||x_i - mean x||^2; None if not measured.
+    """Return NET-FLEET's ||grad f(mean x)||^2 + (1/m) sum_i ||x_i - mean x||^2, or None.
 
-    Peers measure the first part only with `EvaluationOptions(gradient_norm=True)`.
+    Peers measure the gradient only with `EvaluationOptions(gradient_norm=True)`.
     """
     gradient, consensus = (getattr(record, name, None) for name in ("gradient_norm", "consensus"))
     return None if gradient is None or consensus is None else float(gradient**2 + consensus)
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Over seeds."""
+    """Return mean and standard deviation of one value per seed."""
     require(len(values) > 0, "spread", "at least one value", list(values))
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Spread(float(np.mean(values)), std)

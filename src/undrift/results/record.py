@@ -1,4 +1,4 @@
-"""What a run reports after each round."""
+"""Records of rounds, and their totals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Record:
-    """One round, measured. Costs are of this round alone; `Totals` adds them up."""
+    """Holds what one round measured and cost; `Totals` adds up the costs of all rounds."""
 
     round: int  # rounds completed, from 1
     clients: int  # distinct clients that took part
-    loss: float | None  # test set, or training data without one; None when not evaluated
+    loss: float | None  # on the test set, or else on training data; None when not evaluated
     accuracy: float | None  # top-1 on the same data; None when not evaluated or not a classifier
     bytes_up: int
     bytes_down: int
@@ -20,38 +20,40 @@ class Record:
     samples: int  # samples those gradients were taken on
     seconds: float  # wall time of the round without evaluation
     train_loss: float | None = field(default=None, kw_only=True)  # objective; None unless asked for
-    # With devices only: what the round would have taken on them, waiting included, the mean share
-    # of it in which the clients computed, and clients chosen that failed or missed the deadline.
-    simulated_seconds: float | None = field(default=None, kw_only=True)
-    utilisation: float | None = field(default=None, kw_only=True)
-    missed: int | None = field(default=None, kw_only=True)
+    # The next three fields are None unless the run has devices.
+    simulated_seconds: float | None = field(default=None, kw_only=True)  # on them, with waiting
+    utilisation: float | None = field(default=None, kw_only=True)  # mean share spent computing
+    missed: int | None = field(
+        default=None, kw_only=True
+    )  # chosen clients that failed or were late
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all fields by name."""
         return asdict(self)
 
     def __str__(self) -> str:
-        shown = [f"round {self.round:4d}"]
+        parts = [f"round {self.round:4d}"]
         if self.loss is not None:
-            shown.append(f"loss {self.loss:.4f}")
+            parts.append(f"loss {self.loss:.4f}")
         if self.accuracy is not None:
-            shown.append(f"accuracy {self.accuracy:.4f}")
-        shown.append(f"up {self.bytes_up / 1e6:.3f} MB  down {self.bytes_down / 1e6:.3f} MB")
-        shown.append(f"gradients {self.gradients}  {self.seconds:.3f} s")
+            parts.append(f"accuracy {self.accuracy:.4f}")
+        parts.append(f"up {self.bytes_up / 1e6:.3f} MB  down {self.bytes_down / 1e6:.3f} MB")
+        parts.append(f"gradients {self.gradients}  {self.seconds:.3f} s")
         if self.simulated_seconds is not None:
-            shown.append(f"simulated {self.simulated_seconds:.3f} s")
-        return "  ".join(shown)
+            parts.append(f"simulated {self.simulated_seconds:.3f} s")
+        return "  ".join(parts)
 
 
 @dataclass(frozen=True)
 class PeerRecord(Record):
-    """A round of peers: loss and accuracy are of the mean of their models.
+    """Holds one round of peers; loss and accuracy are those of the mean of their models.
 
     `bytes_up` is what the peers sent, `bytes_down` what a parameter server sent, if there is one.
     """
 
     node_accuracy: float | None  # mean over the nodes of their own models' accuracies
-    # Mean over the nodes of the squared distance to the mean model; None where several processes
-    # hold the nodes and the round was not evaluated.
+    # Consensus is the mean over the nodes of the squared distance to the mean model. It is None
+    # where several processes hold the nodes and the round was not evaluated.
     consensus: float | None
     gradient_norm: float | None  # of the mean model, on all training data; None unless asked for
     bytes_per_worker: int  # sent by the busiest one
@@ -61,13 +63,13 @@ class PeerRecord(Record):
     sign_matching: float | None  # share of signs that lossy reductions got as the exact sum has
 
     def __str__(self) -> str:
-        shown = "-" if self.consensus is None else f"{self.consensus:.3g}"
-        return f"{super().__str__()}  consensus {shown}"
+        consensus = "-" if self.consensus is None else f"{self.consensus:.3g}"
+        return f"{super().__str__()}  consensus {consensus}"
 
 
 @dataclass
 class Totals:
-    """Costs of a run so far; survives a resume."""
+    """Holds the costs of a run so far, also of the rounds before a resume."""
 
     bytes_up: int = 0
     bytes_down: int = 0
@@ -77,6 +79,7 @@ class Totals:
     simulated_seconds: float = 0.0  # the simulated clock
 
     def add(self, record: Record) -> None:
+        """Add the costs of one round."""
         for each in fields(self):
             spent = getattr(record, each.name) or 0
             setattr(self, each.name, getattr(self, each.name) + spent)

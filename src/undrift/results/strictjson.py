@@ -1,12 +1,12 @@
-"""JSON that every reader takes, also of runs whose loss is no longer a number.
+"""JSON that every program can read, also of runs whose loss is NaN or infinite.
 
-Python writes NaN and infinities as bare words, which no other reader knows. Here they are null.
-A null may also say that nothing was measured, so what is read back notes beside the values which
-of them were what, by JSON pointers (RFC 6901), and `loads` puts them back:
+Python writes NaN and infinities as bare words, which other programs refuse. This module writes null
+instead. A null may also say that nothing was measured, so `dumps_exactly` adds notes that name the
+numbers by JSON pointers (RFC 6901), and `loads` puts them back:
 
     {"round": 3, "loss": null, "nonfinite": {"/loss": "NaN"}}
 
-Files with bare words, as earlier versions wrote them, are read all the same.
+`loads` also reads bare words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTES = "nonfinite"
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """For others to read: null for every number that JSON lacks; options as of `json.dumps`."""
+    """Return JSON with null for every number that JSON lacks; options are those of `json.dumps`."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
@@ -28,7 +28,7 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def dumps_exactly(values: Mapping[str, Any], **options: Any) -> str:
-    """An object for `loads`, with notes where some number is null."""
+    """Return a JSON object for `loads`, with notes where a number became null."""
     try:
         return json.dumps(values, allow_nan=False, **options)
     except ValueError:
@@ -38,6 +38,7 @@ def dumps_exactly(values: Mapping[str, Any], **options: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
+    """Return the value of a JSON text, with the numbers of its notes put back."""
     value = json.loads(text)
     notes = value.pop(NOTES, {}) if isinstance(value, dict) else {}
     for pointer, word in dict(notes).items():
@@ -46,8 +47,9 @@ def loads(text: str | bytes) -> Any:
 
 
 def _finite(value: Any, pointer: str, notes: dict[str, str]) -> Any:
+    """Return the value with None for NaN and infinities, and add a note for each of them."""
     if isinstance(value, float) and not math.isfinite(value):
-        notes[pointer] = json.dumps(float(value))  # the bare word, which is text here
+        notes[pointer] = json.dumps(float(value))  # the bare word as text
         return None
     if isinstance(value, Mapping):
         return {
@@ -63,10 +65,12 @@ def _escaped(key: Any) -> str:
 
 
 def _put(value: Any, pointer: str, number: float) -> None:
-    """Instead of a null; a pointer that leads to none, as in an edited file, is a ValueError."""
+    """Replace a null by a number, or raise `ValueError` if the pointer leads to no null."""
     try:
-        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-        for part in way:
+        *path, last = [
+            part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]
+        ]
+        for part in path:
             value = value[_key(value, part)]
         key = _key(value, last)
         null = value[key] is None

@@ -1,13 +1,12 @@
-"""What runs left behind: their records, how they ended, and how to read them back.
+"""Trials, that is, one method with one seed each, and the files that hold their results.
 
-A folder of results holds, beside `experiment.toml` and `environment.json`, for every trial, that
-is, one method with one seed,
+A folder of results has `experiment.toml`, `environment.json`, and three files for every trial:
 
-    <name>.jsonl    one line a round, flushed at once
-    <name>.json     what it is and how it ended
-    <name>.csv      the records once more, for spreadsheets
+    <name>.jsonl    one line for each round, flushed at once
+    <name>.json     the settings and how the trial ended
+    <name>.csv      the same records for spreadsheets
 
-with `records` as the name where there is one trial only.
+The name is `records` where a folder has a single trial.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from undrift import files
 from undrift.errors import UndriftError
 from undrift.results.record import PeerRecord, Record, Totals
 from undrift.results.strictjson import dumps_exactly, loads
@@ -31,50 +30,52 @@ Status = Literal["finished", "diverged", "stopped"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One method with one seed: what it was asked for and what came of it."""
+    """One method with one seed: holds its settings, its records and how it ended."""
 
-    label: str  # what a table calls it: "FedSpeed", or "FedSpeed lr=0.3" in a grid
-    method: str  # the class's name
-    settings: Mapping[str, Any]  # its hyper-parameters, schedules as text
+    label: str  # the name in a table: "FedSpeed", or "FedSpeed lr=0.3" in a grid
+    method: str  # name of the class
+    settings: Mapping[str, Any]  # hyper-parameters, with schedules as text
     seed: int
-    rounds: int  # asked for
+    rounds: int  # that the trial is to run
     records: Sequence[Record] = ()
     status: Status = "stopped"
-    reason: str = ""  # why it diverged
-    totals: Totals | None = None  # of the whole run; None: the records' sums
+    reason: str = ""  # why the trial diverged
+    totals: Totals | None = None  # of all rounds; None stands for the sums of the records
     model_sha256: str | None = None
-    damaged: int = 0  # lines of its file that were left out
-    facts: Mapping[str, Any] = field(default_factory=dict)  # mode and why, cell of a sweep
-    name: str = ""  # of its files
+    damaged: int = 0  # lines of the records' file that could not be read
+    facts: Mapping[str, Any] = field(default_factory=dict)  # mode and its reason, cell of a sweep
+    name: str = ""  # of the files, without their suffix
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to run."""
+        """Return whether nothing is left to run."""
         return self.status != "stopped"
 
     def total(self, name: str) -> float:
+        """Return the sum of one cost over all rounds."""
         if self.totals is not None:
             return float(getattr(self.totals, name))
         return float(sum(getattr(r, name) or 0 for r in self.records))
 
     def recent(self, name: str) -> float | None:
-        """Mean over the last ten rounds that have it; None for what this family has not."""
-        seen = [getattr(r, name, None) for r in self.records]
-        values = [value for value in seen if value is not None][-10:]
-        return float(np.mean(values)) if values else None
+        """Return the mean of a field over the last ten rounds that have it, or None without any."""
+        values = [getattr(record, name, None) for record in self.records]
+        recent = [value for value in values if value is not None][-10:]
+        return float(np.mean(recent)) if recent else None
 
     @property
     def last(self) -> float:
-        """Mean accuracy of the last ten evaluations, steadier than the last one alone."""
+        """Return the mean accuracy of the last ten evaluations, steadier than that of the last."""
         return self.recent("accuracy") or 0.0
 
     @property
     def megabytes(self) -> float:
+        """Return the megabytes that were sent in both directions."""
         return (self.total("bytes_up") + self.total("bytes_down")) / 1e6
 
 
 def by_label(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
-    """Trials that differ in nothing but the seed, together, in the order of their coming."""
+    """Group trials that differ only in their seed, in the order of their first trials."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(trial.label, []).append(trial)
@@ -82,9 +83,9 @@ def by_label(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
 
 
 class Journal:
-    """A trial's files, written as it goes; going on drops what a resume repeats.
+    """Writes a trial's files while it runs, and drops the rounds that a resumed trial repeats.
 
-    Of several processes one writes; the others keep the records in memory, without a path.
+    Only one process writes; the others have no folder and keep the records in memory.
     """
 
     def __init__(self, folder: Path | None, name: str, trial: Trial, *, after: Record | None):
@@ -94,28 +95,29 @@ class Journal:
         if folder is None:
             return
         if after is not None:
-            # The record of the checkpoint itself may not have been written before a kill.
-            kept, _ = read_records(self._path(".jsonl"))
-            self.records = [r for r in kept if r.round < after.round] + [after]
+            # A kill may come after the checkpoint was saved and before its record was written.
+            written, _ = read_records(self._path(".jsonl"))
+            self.records = [r for r in written if r.round < after.round] + [after]
         lines = "".join(dumps_exactly(record.to_dict()) + "\n" for record in self.records)
-        write_atomic(self._path(".jsonl"), lines)
+        write_result(self._path(".jsonl"), lines)
         self._describe()
 
     def add(self, record: Record) -> None:
+        """Append a record to the file at once, or raise `RecordingError`."""
         self.records.append(record)
         if self._folder is None:
             return
         path = self._path(".jsonl")
         line = (dumps_exactly(record.to_dict()) + "\n").encode()
         try:
-            # Without a buffer: one would try again to write its rest when the file is closed.
+            # A buffer would try to write its rest once more when the file is closed.
             with path.open("ab", buffering=0) as file:
                 before = file.seek(0, os.SEEK_END)
                 try:
                     while line:
                         line = line[file.write(line) :]
                 except OSError:
-                    os.truncate(path, before)  # half a line is worse than none
+                    os.truncate(path, before)  # half of a line could not be read
                     raise
         except OSError as error:
             raise RecordingError(
@@ -123,10 +125,10 @@ class Journal:
                 f"{record.round - 1} are in it, free some space and resume."
             ) from error
 
-    def end(self, status: Status, reason: str = "", **found: Any) -> Trial:
-        """`found`: totals, model_sha256, facts."""
+    def end(self, status: Status, reason: str = "", **outcome: Any) -> Trial:
+        """Write how the trial ended, with totals, model_sha256 and facts, and return the trial."""
         self.trial = replace(
-            self.trial, records=self.records, status=status, reason=reason, **found
+            self.trial, records=self.records, status=status, reason=reason, **outcome
         )
         if self._folder is not None:
             self._describe()
@@ -136,28 +138,25 @@ class Journal:
         return (self._folder or Path()) / f"{self._name}{suffix}"
 
     def _describe(self) -> None:
-        told = {key: value for key, value in asdict(self.trial).items() if key != "records"}
-        write_atomic(self._path(".json"), dumps_exactly(told, indent=1) + "\n")
+        """Write everything but the records."""
+        description = {key: value for key, value in asdict(self.trial).items() if key != "records"}
+        write_result(self._path(".json"), dumps_exactly(description, indent=1) + "\n")
 
 
 class RecordingError(UndriftError):
-    """Records that could not be written."""
+    """Says that records could not be written."""
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    part = path.with_name(path.name + ".part")
+def write_result(path: Path, text: str) -> None:
+    """Write a file of results atomically, or raise `RecordingError`."""
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        files.write_atomic(path, text)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise RecordingError(f"{path} could not be written: {error.strerror or error}.") from error
 
 
 def read_records(path: Path) -> tuple[list[Record], int]:
-    """All sound lines, and how many are not, such as the torn one that a kill leaves."""
+    """Return all sound records, and the number of damaged lines, such as a kill leaves."""
     records, damaged = [], []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -174,16 +173,16 @@ def read_records(path: Path) -> tuple[list[Record], int]:
 
 
 def read_trial(folder: Path, name: str) -> Trial | None:
-    """What a folder holds of a trial; None where it holds nothing."""
+    """Return the trial of this name in a folder, or None where the folder has none."""
     path = folder / f"{name}.json"
     if not path.is_file():
         return None
     try:
-        told = loads(path.read_text(encoding="utf-8"))
-        totals = told.pop("totals", None)
+        fields = loads(path.read_text(encoding="utf-8"))
+        totals = fields.pop("totals", None)
         records, damaged = read_records(folder / f"{name}.jsonl")
-        told.update(records=records, damaged=damaged, name=name)
-        return Trial(**told, totals=None if totals is None else Totals(**totals))
+        fields.update(records=records, damaged=damaged, name=name)
+        return Trial(**fields, totals=None if totals is None else Totals(**totals))
     except (TypeError, ValueError) as error:
         raise UndriftError(
             f"{path} needs to describe a trial and is damaged ({error}); run it again."
@@ -191,7 +190,7 @@ def read_trial(folder: Path, name: str) -> Trial | None:
 
 
 def read_trials(folder: Path) -> list[Trial]:
-    """All trials of a folder, in the order in which they were begun."""
+    """Return all trials of a folder in the order of their names."""
     described = [path for path in folder.glob("*.json") if path.with_suffix(".jsonl").is_file()]
     names = [path.stem for path in sorted(described, key=lambda path: path.name)]
     return [trial for name in names if (trial := read_trial(folder, name)) is not None]

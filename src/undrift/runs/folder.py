@@ -13,7 +13,8 @@ from undrift.check import require
 from undrift.engine.processes.rendezvous import restarted
 from undrift.errors import UndriftError
 from undrift.config.experiment import Experiment
-from undrift.results.trial import Trial, read_trial, read_trials, write_atomic
+from undrift.files import target_name
+from undrift.results.trial import Trial, read_trial, read_trials, write_result
 from undrift.runs.jobs import SEARCH, jobs, read_choice
 
 EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
@@ -35,7 +36,8 @@ def _ours(out: Path) -> set[Path]:
         return set()
     trials = {path.stem for path in out.glob("*.json") if path.with_suffix(".jsonl").is_file()}
     names = {*_FIXED, *(f"{trial}{suffix}" for trial in trials for suffix in _OF_A_TRIAL)}
-    found = {out / name for name in names | {f"{name}.part" for name in names}}
+    found = {out / name for name in names}
+    found |= {path for path in out.iterdir() if target_name(path) in names}
     found |= set(out.glob("heat-*.png"))
     if _names(out / CHECKPOINTS) <= trials:
         found.add(out / CHECKPOINTS)
@@ -117,8 +119,8 @@ def describe(
     """Write what is run and with what, before it is; of a `search`, how many cells."""
     again = f"# Repeat with: {_again(folder, search)}\n\n"
     head = again if again.count("\n") == 2 else ""  # a folder may have any name
-    write_atomic(folder / EXPERIMENT, head + experiment.to_toml())
-    write_atomic(folder / ENVIRONMENT, json.dumps(environment, indent=1) + "\n")
+    write_result(folder / EXPERIMENT, head + experiment.to_toml())
+    write_result(folder / ENVIRONMENT, json.dumps(environment, indent=1) + "\n")
 
 
 def repeat(folder: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from undrift.check import require
 from undrift.errors import UndriftError
 from undrift.config.experiment import FAMILIES, Experiment, Method, Sweep, is_named
-from undrift.results.trial import write_atomic
+from undrift.results.trial import write_result
 from undrift.results.strictjson import dumps_exactly, loads
 
 ALONE = "records"  # the name of an experiment's only job
@@ -43,7 +43,7 @@ class Choice:
     cells: Mapping[str, Sequence[Cell]]  # by the method's title
 
     def write(self, folder: Path) -> None:
-        write_atomic(folder / SEARCH, dumps_exactly(asdict(self), indent=1) + "\n")
+        write_result(folder / SEARCH, dumps_exactly(asdict(self), indent=1) + "\n")
 
 
 def read_choice(folder: Path) -> Choice | None:

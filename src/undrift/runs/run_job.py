@@ -20,11 +20,11 @@ from undrift.runs.folder import CHECKPOINTS, MODEL
 from undrift.runs.build import start
 from undrift.config.hyperparameters import hyper_parameters
 from undrift.results.record import Record
-from undrift.results.trial import Journal, Trial, read_trial, write_atomic
+from undrift.results.trial import Journal, Trial, read_trial, write_result
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.runs.jobs import ALONE, Job
 from undrift.results.tracking import Tracker
-from undrift.results.tracking import several
+from undrift.results.tracking import Trackers
 
 Watch = Callable[[Run, Record | None], None]  # None: the run has been made and begins
 
@@ -113,7 +113,7 @@ def _follow(
     trial = replace(trial, facts=facts)  # from the start, so that what is killed goes on alike
     after = run.record
     journal = Journal(recorder.folder if writes else None, job.name, trial, after=after)
-    tracker = several(recorder.trackers(job) if writes else [])
+    tracker = Trackers(recorder.trackers(job) if writes else [])
     tracker.begin(replace(journal.trial, records=journal.records[:-1]))
     if after is not None:
         tracker.add(after)
@@ -180,7 +180,7 @@ class DriftLog:
 
     def _write(self) -> None:
         if self._path is not None:
-            write_atomic(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
+            write_result(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
 
     def recent(self) -> dict[str, float]:
         """Means over the last ten rounds of what could be measured."""

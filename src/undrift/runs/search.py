@@ -16,7 +16,7 @@ import numpy as np
 from undrift.check import require
 from undrift.runs.runner import RunOptions, ExperimentResult, conduct
 from undrift.engine.processes.rendezvous import launched
-from undrift.errors import UndriftError
+from undrift.errors import UndriftError, optional
 from undrift.config.experiment import Experiment, Range, Sweep
 from undrift.runs.build import resolved
 from undrift.report.collect import mean_last
@@ -251,11 +251,6 @@ def _distribution(axis: Axis, optuna: Any) -> Any:
 
 
 def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise UndriftError(
-            "--search needs Optuna, got no such package; pip install 'undrift[sweep]'."
-        ) from error
+    optuna = optional("optuna", "--search", "sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

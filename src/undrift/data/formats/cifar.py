@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100: the original binary and python batches, or lossless mosaics.
 
-The python batches are pickles; they are read by an unpickler that runs nothing of them.
+The python batches are pickles; they are read by an unpickler that runs no code of the file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from undrift.data.formats.archive import read_archive
 from undrift.data.formats.images import decode
-from undrift.data.formats.pickled import Array, as_text, unpickled
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.formats.pickled import PickledArray, as_text, unpickled
+from undrift.data.stored import Samples, Stored, damaged
 
 Pixels = NDArray[np.uint8]
 Batch = tuple[Pixels, NDArray[np.int64]]  # (N, 3, 32, 32) and (N,)
@@ -29,7 +29,7 @@ _AGAIN = "fetch it again"
 
 @dataclass(frozen=True)
 class _Variant:
-    """What differs between the two data sets."""
+    """Says how CIFAR-10 and CIFAR-100 differ."""
 
     title: str
     classes: int
@@ -37,19 +37,20 @@ class _Variant:
     test: str
     folders: tuple[str, str]  # of the binary and of the python form
     archives: tuple[str, str]
-    extra_bytes: int  # of a binary row before its label: CIFAR-100 has the coarse label there
+    extra_bytes: int  # in front of a binary row's label: CIFAR-100 has the coarse label there
     labels_key: str
-    text_names: str  # file of the class names, one a line
-    meta: str  # pickle that holds them under `names_key`
+    text_names: str  # file of the class names, one per line
+    meta: str  # pickle that has the class names under `names_key`
     names_key: str
 
     @property
     def batches(self) -> tuple[str, ...]:
+        """Return the names of all batches, the test batch last."""
         return (*self.train, self.test)
 
     @property
     def known(self) -> frozenset[str]:
-        """Every file a reader may ask for."""
+        """Return the name of every file that the reader may use."""
         ends = ("", ".bin", ".webp")
         batches = {name + end for name in self.batches for end in ends}
         return frozenset(batches | {self.meta, self.text_names, "labels.npy"})
@@ -84,7 +85,7 @@ _CIFAR100 = _Variant(
 
 
 def read_cifar10(folder: str | Path) -> Stored:
-    """CIFAR-10 in any of its forms, images as (N, 3, 32, 32) bytes.
+    """Read CIFAR-10 in any of its forms, images as (N, 3, 32, 32) bytes.
 
     `folder` holds the batches, the original sub-folder with them, the original archive, or the
     mosaics `data_batch_1.webp` ... with `labels.npy`.
@@ -93,17 +94,17 @@ def read_cifar10(folder: str | Path) -> Stored:
 
 
 def read_cifar100(folder: str | Path) -> Stored:
-    """CIFAR-100 with its fine labels, in any of the forms of `read_cifar10`."""
+    """Read CIFAR-100 with its fine labels, in any of the forms of `read_cifar10`."""
     return _read(Path(folder), _CIFAR100)
 
 
 def _read(folder: Path, variant: _Variant) -> Stored:
     where, files = _find(folder, variant)
     binary, apart = f"{variant.test}.bin" in files, "labels.npy" in files
-    with ThreadPoolExecutor() as pool:  # mosaics decode outside of Python's lock
+    with ThreadPoolExecutor() as pool:  # decoding a mosaic releases Python's lock
         batches = list(pool.map(lambda name: _batch(where, name, files, variant), variant.batches))
     for name, (_, labels) in zip(variant.train, batches, strict=False):
-        if len(labels) != len(batches[0][1]):  # one that was cut off between two images
+        if len(labels) != len(batches[0][1]):  # a batch was cut off between two images
             expected = f"{len(batches[0][1]):,} images as in {variant.train[0]}"
             raise damaged(where / name, expected, f"{len(labels):,}", _AGAIN)
     if apart:
@@ -113,15 +114,15 @@ def _read(folder: Path, variant: _Variant) -> Stored:
         _check_labels(where / holder, labels, variant.classes)
     pixels, targets = zip(*batches[:-1], strict=True)
     return Stored(
-        Part(np.concatenate(pixels), np.concatenate(targets)),
-        Part(*batches[-1]),
+        Samples(np.concatenate(pixels), np.concatenate(targets)),
+        Samples(*batches[-1]),
         classes=variant.classes,
         labels=_class_names(where, files, variant),
     )
 
 
 def _find(folder: Path, variant: _Variant) -> tuple[Path, Files]:
-    """The first place with a whole set of batches in one form, and its files."""
+    """Return the first place with all batches in one form, and its files."""
     partial = None
     places = (folder, *(folder / name for name in variant.folders))
     for place in places:
@@ -136,7 +137,7 @@ def _find(folder: Path, variant: _Variant) -> tuple[Path, Files]:
             files = {Path(path).name: data for path, data in members.items()}
             form, missing = _form(set(files), variant)
             if form and not missing:
-                return folder / name, {kept: files[kept] for kept in form}
+                return folder / name, {part: files[part] for part in form}
             partial = partial or (folder / name, missing or set(variant.batches))
     if partial:
         where, lost = partial
@@ -147,7 +148,7 @@ def _find(folder: Path, variant: _Variant) -> tuple[Path, Files]:
 
 
 def _form(present: set[str], variant: _Variant) -> tuple[set[str], set[str]]:
-    """Files of the first form that is there, and which of it are missing."""
+    """Return the files of the first form that is present, and those of them that are missing."""
     names = {variant.meta, variant.text_names} & present
     first: tuple[set[str], set[str]] = (set(), set())
     for end, beside in ((".bin", set[str]()), ("", set[str]()), (".webp", {"labels.npy"})):
@@ -169,12 +170,13 @@ def _bytes(path: Path) -> bytes:
 
 
 def _batch(where: Path, name: str, files: Files, variant: _Variant) -> Batch:
-    # Taken out of the files: the bytes of a batch are not needed twice.
+    # `pop` frees the bytes of a batch, which are not needed again.
+    """Return images and labels of one batch."""
     if f"{name}.bin" in files:
         return _binary(where / f"{name}.bin", files.pop(f"{name}.bin"), variant)
     if f"{name}.webp" in files:
         images = read_mosaic(where / f"{name}.webp", files.pop(f"{name}.webp"))
-        return images, np.zeros(len(images), np.int64)  # the labels lie in a file of their own
+        return images, np.zeros(len(images), np.int64)  # labels.npy has the labels
     return _python(where / name, files.pop(name), variant)
 
 
@@ -190,7 +192,7 @@ def _binary(path: Path, data: bytes, variant: _Variant) -> Batch:
 
 
 def read_mosaic(path: Path, data: bytes) -> Pixels:
-    """Images tiled row by row into one large image without loss."""
+    """Return images that are tiled row by row in one large image."""
     pixels = decode(str(path), data)
     height, width, _ = pixels.shape
     if height % _SIDE or width % _SIDE:
@@ -201,6 +203,7 @@ def read_mosaic(path: Path, data: bytes) -> Pixels:
 
 
 def _with_labels(where: Path, data: bytes, batches: list[Batch]) -> list[Batch]:
+    """Return the batches with the labels of labels.npy."""
     path, count = where / "labels.npy", sum(len(images) for images, _ in batches)
     try:
         labels = np.load(io.BytesIO(data), allow_pickle=False)
@@ -215,6 +218,7 @@ def _with_labels(where: Path, data: bytes, batches: list[Batch]) -> list[Batch]:
 
 
 def _check_labels(path: Path, labels: NDArray[np.int64], classes: int) -> None:
+    """Raise `DataError` for a label that does not exist."""
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -223,11 +227,11 @@ def _check_labels(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def _class_names(where: Path, files: Files, variant: _Variant) -> tuple[str, ...]:
+    """Return the class names, or () where the files have none."""
     if variant.meta in files:
         path = where / variant.meta
-        found = unpickled(path, files[variant.meta]).get(variant.names_key)
-        listed = found if isinstance(found, list) else []
-        names = tuple(as_text(name) for name in listed)
+        listed = unpickled(path, files[variant.meta]).get(variant.names_key)
+        names = tuple(map(as_text, listed)) if isinstance(listed, list) else ()
     elif variant.text_names in files:
         path = where / variant.text_names
         lines = as_text(files[variant.text_names]).splitlines()
@@ -242,7 +246,7 @@ def _class_names(where: Path, files: Files, variant: _Variant) -> tuple[str, ...
 def _python(path: Path, data: bytes, variant: _Variant) -> Batch:
     content = unpickled(path, data)
     array, labels = content.get("data"), content.get(variant.labels_key)
-    rows = array.rows(_PIXELS) if isinstance(array, Array) else None
+    rows = array.rows(_PIXELS) if isinstance(array, PickledArray) else None
     if rows is None:
         expected = f"an N x {_PIXELS} array of bytes under 'data'"
         raise damaged(path, expected, type(array).__name__.strip("_"), _AGAIN)
@@ -252,6 +256,6 @@ def _python(path: Path, data: bytes, variant: _Variant) -> Batch:
     if len(labels) != len(rows):
         expected = f"{len(rows):,} labels, one per image"
         raise damaged(path, expected, f"{len(labels):,}", _AGAIN)
-    # Numbers beyond 64 bits become the label -1, which is refused with the others.
+    # A number beyond 64 bits becomes the label -1, which `_check_labels` refuses.
     small = [label if 0 <= label < variant.classes else -1 for label in labels]
     return rows.reshape(-1, 3, _SIDE, _SIDE).copy(), np.array(small, dtype=np.int64)

@@ -15,19 +15,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.data.stored import Array, Part, Stored, damaged
+from undrift.data.stored import Array, Samples, Stored, damaged
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MOST_DIMENSIONS = 8
 _GZIP = b"\x1f\x8b"
-_DEFLATE_RATIO = 1032  # deflate cannot shrink anything more than this
+_DEFLATE_RATIO = 1032  # the largest ratio by which deflate can shrink data
 _AGAIN = "fetch the file again"
 
 
 def read_idx(path: str | Path, *, dimensions: int | None = None) -> Array:
-    """The array of an idx file, plain or gzip (told by its first bytes, not by its name).
+    """Return the array of an idx file, plain or gzip (its first bytes decide which).
 
-    With `dimensions`, of bytes in so many; a file of anything else is refused.
+    `dimensions` requires an array of bytes with so many dimensions.
     """
     path = Path(path)
     try:
@@ -49,10 +49,11 @@ def read_idx(path: str | Path, *, dimensions: int | None = None) -> Array:
 
 
 def _read(file: io.BufferedIOBase, path: Path, most: int, dimensions: int | None) -> Array:
+    """Return the array of an open file that can hold at most `most` bytes."""
     start = file.read(4)
-    whole = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES
-    wanted = dimensions is None or start == bytes((0, 0, 8, dimensions))
-    if not whole or not wanted or not 1 <= start[3] <= _MOST_DIMENSIONS:
+    sound = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES
+    fits = dimensions is None or start == bytes((0, 0, 8, dimensions))
+    if not sound or not fits or not 1 <= start[3] <= _MOST_DIMENSIONS:
         magic = f"0x{start.hex()}" if start else "an empty file"
         expected = f"the idx magic number 0x0000080{dimensions}"
         if dimensions is None:
@@ -66,7 +67,7 @@ def _read(file: io.BufferedIOBase, path: Path, most: int, dimensions: int | None
         raise damaged(path, "at least one item in every dimension", shape, _AGAIN)
     dtype = np.dtype(_TYPES[start[2]])
     size = math.prod(shape) * dtype.itemsize
-    # Before any memory is asked for: the header of a damaged file may claim terabytes.
+    # This check comes before any allocation, because a damaged header may claim terabytes.
     if size > most:
         raise _wrong_length(path, shape, size, f"a file that holds at most {most:,}")
     payload = np.empty(size, np.uint8)
@@ -78,6 +79,7 @@ def _read(file: io.BufferedIOBase, path: Path, most: int, dimensions: int | None
 
 
 def _fill(file: io.BufferedIOBase, payload: NDArray[np.uint8]) -> int:
+    """Read bytes into an array and return how many there were."""
     view, done = payload.data, 0
     while done < len(view):
         chunk = file.read(min(1 << 20, len(view) - done))
@@ -94,10 +96,10 @@ def _wrong_length(path: Path, shape: tuple[int, ...], size: int, got: str) -> Ex
 
 
 def read_mnist(folder: str | Path) -> Stored:
-    """MNIST or Fashion-MNIST from their four files, images as (N, 1, 28, 28) bytes.
+    """Read MNIST or Fashion-MNIST from four files, images as (N, 1, 28, 28) bytes.
 
-    QMNIST's two label files beside them tell who wrote each digit of MNIST: the writers become
-    the natural clients, those of the training part and those of the test part together.
+    QMNIST's two label files beside them name the writer of each digit of MNIST: the writers of both
+    parts become the natural clients.
     """
     folder = Path(folder)
     train = _read_part(folder, "train")
@@ -108,21 +110,22 @@ def read_mnist(folder: str | Path) -> Stored:
     ids, owners = np.unique(np.concatenate(writers), return_inverse=True)
     owners = owners.astype(np.int64)
     return Stored(
-        Part(train.inputs, train.targets, owners[: len(train)]),
-        Part(test.inputs, test.targets, owners[len(train) :]),
+        Samples(train.inputs, train.targets, owners[: len(train)]),
+        Samples(test.inputs, test.targets, owners[len(train) :]),
         classes=10,
         names=tuple(str(writer) for writer in ids),
     )
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    """`name` or its other spelling with a dot, plain or gzip; None when there is none."""
+    """Return the path of `name` or its spelling with a dot, plain or gzip, or None."""
     spellings = (name, name.replace("-idx", ".idx"))
     options = [folder / (spelling + end) for spelling in spellings for end in ("", ".gz")]
     return next((path for path in options if path.is_file()), None)
 
 
 def _existing(folder: Path, name: str) -> Path:
+    """Return the path of a file, or raise `DataError`."""
     path = _find(folder, name)
     if path is None:
         remedy = f"put {name}.gz into it"
@@ -130,7 +133,8 @@ def _existing(folder: Path, name: str) -> Path:
     return path
 
 
-def _read_part(folder: Path, part: str) -> Part:
+def _read_part(folder: Path, part: str) -> Samples:
+    """Return the images and labels of one part."""
     image_path = _existing(folder, f"{part}-images-idx3-ubyte")
     label_path = _existing(folder, f"{part}-labels-idx1-ubyte")
     images, labels = read_idx(image_path, dimensions=3), read_idx(label_path, dimensions=1)
@@ -143,11 +147,11 @@ def _read_part(folder: Path, part: str) -> Part:
     if labels.max() > 9:
         row = int(np.argmax(labels > 9))
         raise damaged(label_path, "labels from 0 to 9", f"{labels[row]} in row {row}", _AGAIN)
-    return Part(images[:, None], labels.astype(np.int64))
+    return Samples(images[:, None], labels.astype(np.int64))
 
 
-def _read_writers(folder: Path, train: Part, test: Part) -> tuple[Array, Array] | None:
-    """Column 2 of the QMNIST files; only the first rows of the test file belong to MNIST."""
+def _read_writers(folder: Path, train: Samples, test: Samples) -> tuple[Array, Array] | None:
+    """Return the writers of both parts, or None without QMNIST's files."""
     names = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
     if not any(_find(folder, name) for name in names):
         return None
@@ -155,7 +159,8 @@ def _read_writers(folder: Path, train: Part, test: Part) -> tuple[Array, Array] 
     return _writers(in_train, train, exact=True), _writers(in_test, test, exact=False)
 
 
-def _writers(path: Path, part: Part, *, exact: bool) -> Array:
+def _writers(path: Path, part: Samples, *, exact: bool) -> Array:
+    """Return column 2 of a QMNIST file; only the first rows of the test file belong to MNIST."""
     table = read_idx(path)
     if table.dtype != np.int32 or table.ndim != 2 or table.shape[1] < 3:
         expected = "rows of at least 3 integers (class, series, writer)"

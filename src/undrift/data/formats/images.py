@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
 from undrift.data.formats.archive import read_archive
-from undrift.data.formats.table import check_columns, check_fraction, dealt, read_csv
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.formats.table import check_columns, check_fraction, read_csv, with_labels
+from undrift.data.stored import Samples, Stored, damaged
+from undrift.errors import optional
 
 Pixels = NDArray[np.uint8]
 Source = tuple[str, Callable[[], bytes]]  # the name of a file for messages, and its bytes
@@ -25,22 +26,17 @@ _LAYOUT = "train/<class>/<image> and val/<class>/<image> (or test/<class>/<image
 
 
 def pillow() -> Any:
-    """Pillow's Image module, or one sentence on how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "Reading images needs Pillow, which is not installed; pip install 'undrift[images]'."
-        ) from error
-    return Image
+    """Return Pillow's Image module, or raise `UndriftError`."""
+    return optional("PIL.Image", "Reading images", "images", package="Pillow")
 
 
 def decode(name: str, data: bytes) -> Pixels:
-    """The RGB pixels (H, W, 3) of an image file; greyscale is converted."""
+    """Return the RGB pixels (H, W, 3) of an image file, also of a greyscale one."""
     return np.array(_opened(name, data))
 
 
 def _opened(name: str, data: bytes) -> Any:
+    """Return a decoded RGB image, or raise `DataError`."""
     Image = pillow()
     try:
         with Image.open(io.BytesIO(data)) as image:
@@ -49,7 +45,9 @@ def _opened(name: str, data: bytes) -> Any:
                 image = image.convert("RGBA")
             mode, colours = image.mode, image.convert("RGB")
     except Exception as error:  # Pillow's decoders raise errors of every kind
-        unknown = isinstance(error, Image.UnidentifiedImageError)  # its text holds an address
+        unknown = isinstance(
+            error, Image.UnidentifiedImageError
+        )  # the text of this error has an address in it
         got = "bytes of no known image format" if unknown else error
         raise damaged(name, "an image that decodes", got, "replace or remove the file") from error
     if mode[0] in "IF":
@@ -59,7 +57,7 @@ def _opened(name: str, data: bytes) -> Any:
 
 
 def _cropped(image: Any, size: int) -> Any:
-    """The short side resized to `size`, then the centre square."""
+    """Resize the short side to `size`, and cut out the centre square."""
     width, height = image.size
     scale = size / min(width, height)
     width, height = max(size, round(width * scale)), max(size, round(height * scale))
@@ -69,7 +67,7 @@ def _cropped(image: Any, size: int) -> Any:
 
 
 def decode_all(sources: Sequence[Source], size: int | None) -> Pixels:
-    """All images as (N, 3, H, W); of one size by nature, or cut to `size`."""
+    """Return all images as (N, 3, H, W); without `size` they must have the same size."""
     require(size is None or (is_whole(size) and size >= 1), "Reading images", "a size >= 1", size)
     pillow()
 
@@ -86,6 +84,7 @@ def decode_all(sources: Sequence[Source], size: int | None) -> Pixels:
 
 
 def _stacked(names: Sequence[str], images: Iterator[Pixels]) -> Pixels:
+    """Return images of the same size as one array, or raise `DataError`."""
     first = next(images)
     height, width, _ = first.shape
     batch = np.empty((len(names), 3, height, width), np.uint8)
@@ -100,7 +99,7 @@ def _stacked(names: Sequence[str], images: Iterator[Pixels]) -> Pixels:
 
 
 def read_image_folder(folder: str | Path, size: int | None = None) -> Stored:
-    """`train/<class>/**` and `val/<class>/**`, or `test/<class>/**` where there is no val.
+    """Read `train/<class>/**`, and `val/<class>/**` or else `test/<class>/**`.
 
     Classes are sorted by name. Images must have one size, unless `size` resizes their short side
     and cuts out the centre square.
@@ -119,11 +118,11 @@ def read_image_folder(folder: str | Path, size: int | None = None) -> Stored:
         raise damaged(held_out, "only classes that train has", repr(unknown[0]), remedy)
     train = [_images_below(folder / "train" / name) for name in classes]
     test = [_images_below(held_out / name) for name in classes]
-    empty = next((name for name, found in zip(classes, train, strict=True) if not found), None)
+    empty = next((name for name, paths in zip(classes, train, strict=True) if not paths), None)
     if empty is not None or not any(test):
         place = held_out if empty is None else folder / "train" / empty
         raise damaged(place, "at least one image", "none", f"add {', '.join(_ENDINGS)} files")
-    parts = [[(p, i) for i, found in enumerate(part) for p in found] for part in (train, test)]
+    parts = [[(p, i) for i, paths in enumerate(part) for p in paths] for part in (train, test)]
     chosen = [[((str(path), path.read_bytes), i) for path, i in part] for part in parts]
     return _decoded(chosen[0], chosen[1], size, classes)
 
@@ -133,10 +132,10 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _images_below(folder: Path) -> list[Path]:
-    """All images in a folder and its sub-folders, but hidden ones."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS)
-    shown = (path for path in found if "/." not in f"/{path.relative_to(folder).as_posix()}")
-    return sorted(path for path in shown if path.is_file())
+    """Return all images in a folder and its sub-folders except hidden ones."""
+    images = (path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS)
+    visible = (path for path in images if "/." not in f"/{path.relative_to(folder).as_posix()}")
+    return sorted(path for path in visible if path.is_file())
 
 
 def _decoded(
@@ -145,19 +144,20 @@ def _decoded(
     size: int | None,
     labels: tuple[str, ...],
 ) -> Stored:
-    """The data set of these images and their classes; all must have one size, in both parts."""
+    """Return the data set of these images and their classes; all must have one size."""
     inputs = decode_all([source for source, _ in (*train, *test)], size)
     targets = np.array([i for _, i in (*train, *test)], dtype=np.int64)
     cut = len(train)
-    parts = Part(inputs[:cut], targets[:cut]), Part(inputs[cut:], targets[cut:])
+    parts = Samples(inputs[:cut], targets[:cut]), Samples(inputs[cut:], targets[cut:])
     return Stored(*parts, classes=len(labels), labels=labels)
 
 
 def read_tiny_imagenet(folder: str | Path) -> Stored:
-    """Tiny-ImageNet in its original layout, in `folder`, in its sub-folder or in an archive there.
+    """Read Tiny-ImageNet in its original layout.
 
-    Classes are the sorted ids of wnids.txt, `labels` their words; the validation images are the
-    test part, in the order of val_annotations.txt.
+    `folder` may also hold the original sub-folder or an archive. Classes are the sorted ids of
+    wnids.txt, `labels` are their words; the validation images are the test part, in the order of
+    val_annotations.txt.
     """
     where, files = _tiny_files(Path(folder))
     for name in ("wnids.txt", "val/val_annotations.txt"):
@@ -174,29 +174,34 @@ def read_tiny_imagenet(folder: str | Path) -> Stored:
 
 
 def _tiny_files(folder: Path) -> tuple[Path, dict[str, Callable[[], bytes]]]:
-    """Where the data set was found, and its files under their names within it."""
+    """Return the place of the data set, and its files by their names."""
     for root in (folder, folder / "tiny-imagenet-200"):
         if (root / "wnids.txt").is_file():
             names = (path.relative_to(root).as_posix() for path in root.rglob("*"))
-            return root, {name: (root / name).read_bytes for name in names if _tiny_wanted(name)}
-    found = sorted(folder.glob("tiny-imagenet*.zip")) + sorted(folder.glob("tiny-imagenet*.tar*"))
-    if not found:
+            return root, {
+                name: (root / name).read_bytes for name in names if _in_tiny_imagenet(name)
+            }
+    archives = sorted(folder.glob("tiny-imagenet*.zip")) + sorted(
+        folder.glob("tiny-imagenet*.tar*")
+    )
+    if not archives:
         expected = "the folder tiny-imagenet-200, tiny-imagenet-200.zip or tiny-imagenet*.tar"
         raise damaged(folder, expected, "none of them", "put one into it")
-    members = read_archive(found[0], _tiny_wanted)
+    members = read_archive(archives[0], _in_tiny_imagenet)
     root_of = [name.removesuffix("wnids.txt") for name in members if name.endswith("wnids.txt")]
     if not root_of:
-        raise damaged(found[0], "the file wnids.txt", "none", "fetch the archive again")
+        raise damaged(archives[0], "the file wnids.txt", "none", "fetch the archive again")
     prefix = min(root_of, key=len)
     inside = {name.removeprefix(prefix): data for name, data in members.items()}
-    return found[0], {name: _returning(data) for name, data in inside.items()}
+    return archives[0], {name: _returning(data) for name, data in inside.items()}
 
 
 def _returning(data: bytes) -> Callable[[], bytes]:
     return lambda: data
 
 
-def _tiny_wanted(name: str) -> bool:
+def _in_tiny_imagenet(name: str) -> bool:
+    """Return whether the reader uses a file of this name."""
     path = PurePosixPath(name)
     if path.suffix.lower() in _ENDINGS:
         return path.parent.name == "images" and "test" not in path.parts  # test has no labels
@@ -211,6 +216,7 @@ def _text(where: Path, files: dict[str, Callable[[], bytes]], name: str) -> str:
 
 
 def _tiny_words(where: Path, files: dict[str, Callable[[], bytes]]) -> dict[str, str]:
+    """Return the words of each class id."""
     if "words.txt" not in files:
         return {}
     pairs = (line.split("\t") for line in _text(where, files, "words.txt").splitlines())
@@ -220,6 +226,7 @@ def _tiny_words(where: Path, files: dict[str, Callable[[], bytes]]) -> dict[str,
 def _tiny_train(
     where: Path, files: dict[str, Callable[[], bytes]], number: dict[str, int]
 ) -> list[tuple[str, int]]:
+    """Return the training images with their classes."""
     chosen = []
     for name in sorted(name for name in files if name.startswith("train/")):
         wnid = name.split("/")[1]
@@ -237,6 +244,7 @@ def _tiny_train(
 def _tiny_val(
     where: Path, files: dict[str, Callable[[], bytes]], number: dict[str, int]
 ) -> list[tuple[str, int]]:
+    """Return the validation images with their classes."""
     listing = "val/val_annotations.txt"
     chosen: dict[str, int] = {}
     for i, line in enumerate(_text(where, files, listing).splitlines(), 1):
@@ -264,14 +272,14 @@ def read_image_table(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Stored:
-    """A CSV file with a column of image paths (relative to it), one of labels, maybe of clients.
+    """Read a CSV file with columns of image paths (relative to it), labels, and maybe clients.
 
     A keyed random `test_fraction` of the rows becomes the test part.
     """
     check_fraction("read_image_table", test_fraction)
     table = read_csv(csv_path)
     check_columns("read_image_table", table, {"image": image, "target": target, "client": client})
-    for column in (target, client):  # before the images, which take long
+    for column in (target, client):  # before the images, whose decoding takes long
         if column is not None:
             table.filled(column)
     sources: list[Source] = []
@@ -281,6 +289,6 @@ def read_image_table(
             raise table.bad(row, "an image file", f"{path}, which is none", "correct the path")
         sources.append((str(path), path.read_bytes))
     inputs = decode_all(sources, size)
-    return dealt(
+    return with_labels(
         table, inputs, target=target, client=client, test_fraction=test_fraction, seed=seed
     )

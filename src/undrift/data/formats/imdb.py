@@ -1,8 +1,8 @@
 """IMDb reviews (Maas et al., 2011): `aclImdb/{train,test}/{neg,pos}/<id>_<rating>.txt`.
 
-Read from the unpacked folder or straight from the archive, with the same result: samples stand
-negative before positive, each by file name. Words are numbered as they come and renumbered by
-rank at the end, so that 50,000 reviews are held as integers, never as words.
+The unpacked folder and the archive give the same result: negative samples come before positive
+ones, sorted by file name. Words are numbered as they appear and renumbered by rank at the end, so
+that 50,000 reviews are held as integers, never as words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
 
 PADDING, UNKNOWN = 0, 1
 LONGEST = 1 << 20  # bytes of a review; the longest has 14,000
@@ -32,8 +32,6 @@ _AGAIN = "fetch aclImdb_v1.tar.gz again"
 
 Ids = NDArray[np.int32]
 Review = tuple[str, str, str, bytes]  # split, sentiment, file name, content
-
-
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -44,12 +42,12 @@ def read_imdb(
     length: int = 256,
     encode: Encode | None = None,
 ) -> Stored:
-    """The first `length` words of each review as int32 (N, length); 0 negative, 1 positive.
+    """Read the first `length` words of each review as int32 (N, length); label 1 is positive.
 
-    Token 0 pads at the end, 1 is any word that is not among the `words` - 2 most frequent of the
-    training part (of equals, the first in the alphabet). A review without words is one unknown.
-    A pretrained model has tokens of its own: `encode` makes them from a text, for example
-    `AutoTokenizer.from_pretrained(name).encode`, and replaces the words.
+    Token 0 pads at the end; 1 stands for words that are not among the `words` - 2 most frequent of
+    the training part (ties go by the alphabet), and for a review without words. `encode` replaces
+    the words by the tokens of a pretrained model, for example
+    `AutoTokenizer.from_pretrained(name).encode`.
     """
     require(is_whole(words) and words >= 3, "read_imdb", "words >= 3", words)
     require(is_whole(length) and length >= 1, "read_imdb", "length >= 1", length)
@@ -62,12 +60,12 @@ def read_imdb(
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased words; an apostrophe within a word belongs to it, line breaks vanish."""
+    """Return lower-cased words; an apostrophe within a word belongs to it, line breaks do not."""
     return _WORD.findall(text.replace("<br />", " ").lower())
 
 
 def _source(folder: Path) -> Path:
-    """The folder that holds `train` and `test`, else an archive."""
+    """Return the folder that holds `train` and `test`, or else an archive."""
     for place in (folder / "aclImdb", folder):
         if all((place / split).is_dir() for split in SPLITS):
             return place
@@ -79,6 +77,7 @@ def _source(folder: Path) -> Path:
 
 
 def _unpacked(root: Path) -> Iterator[Review]:
+    """Yield the reviews of a folder."""
     for split in SPLITS:
         for sentiment in SENTIMENTS:
             place = root / split / sentiment
@@ -90,6 +89,7 @@ def _unpacked(root: Path) -> Iterator[Review]:
 
 
 def _archived(archive: Path) -> Iterator[Review]:
+    """Yield the reviews of an archive."""
     opened = lzma.open if archive.suffix == ".xz" else gzip.open
     try:
         with opened(archive) as content, tarfile.open(fileobj=content, mode="r|") as tar:
@@ -103,14 +103,14 @@ def _archived(archive: Path) -> Iterator[Review]:
                         raise ValueError(f"{member.size:,} bytes for the review {name}")
                     file = tar.extractfile(member)
                     yield split, sentiment, name, file.read() if file else b""
-            while content.read(1 << 20):  # to its end: only there the checksum is compared
+            while content.read(1 << 20):  # the checksum is compared only at the end
                 pass
     except (OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
         raise damaged(archive, "a whole archive", str(error), _AGAIN) from error
 
 
 class _Texts:
-    """Reviews as they come, with provisional word numbers."""
+    """Collects reviews with provisional word numbers."""
 
     def __init__(self, source: Path, length: int, encode: Encode | None) -> None:
         self.source, self.length, self.encode = source, length, encode
@@ -120,6 +120,7 @@ class _Texts:
         self.heads: dict[tuple[str, str, str], Ids] = {}
 
     def add(self, split: str, sentiment: str, name: str, content: bytes) -> None:
+        """Add one review."""
         where = f"{self.source}: {split}/{sentiment}/{name}"
         try:
             text = content.decode("utf-8")
@@ -132,7 +133,7 @@ class _Texts:
             self.heads[split, sentiment, name] = self._encoded(text, self.encode)
             return
         words = words_of(text)
-        if split == "test":  # what is cut off counts in training only
+        if split == "test":  # the words of test reviews are not counted
             del words[self.length :]
         ids = np.array(list(map(self.numbers.__getitem__, words)), dtype=np.int32)
         if split == "train":
@@ -140,20 +141,22 @@ class _Texts:
         self.heads[split, sentiment, name] = ids[: self.length].copy()
 
     def _encoded(self, text: str, encode: Encode) -> Ids:
+        """Return the user's tokens of a text, or raise `ValueError`."""
         tokens = np.asarray(encode(text.replace("<br />", " ")))[: self.length]
-        whole = tokens.ndim == 1 and (tokens.size == 0 or tokens.dtype.kind in "iu")
-        sound = whole and not (tokens.size and (tokens.min() < 0 or tokens.max() >= 2**31))
+        integral = tokens.ndim == 1 and (tokens.size == 0 or tokens.dtype.kind in "iu")
+        sound = integral and not (tokens.size and (tokens.min() < 0 or tokens.max() >= 2**31))
         require(sound, "read_imdb", "encode to return whole numbers >= 0", tokens[:5].tolist())
         return tokens.astype(np.int32)
 
     def _count(self, ids: Ids) -> None:
-        if len(self.numbers) > len(self.counts):  # grown by halves, not word by word
+        if len(self.numbers) > len(self.counts):  # growing by half is faster than word by word
             room = np.zeros(len(self.numbers) * 3 // 2, dtype=np.int64)
             room[: len(self.counts)] = self.counts
             self.counts = room
         np.add.at(self.counts, ids, 1)
 
     def stored(self, words: int) -> Stored:
+        """Return the data set of all reviews."""
         for split in SPLITS:
             for sentiment in SENTIMENTS:
                 if not any(key[:2] == (split, sentiment) for key in self.heads):
@@ -169,13 +172,14 @@ class _Texts:
         return Stored(train, test, 2, SENTIMENTS, vocabulary=("<pad>", "<unknown>", *frequent))
 
     def _frequent(self, most: int) -> list[str]:
+        """Return the most frequent words of the training part."""
         counted = [
             (-int(self.counts[i]), word) for word, i in self.numbers.items() if i < len(self.counts)
         ]
         return [word for count, word in sorted(counted)[:most] if count]
 
-    def _part(self, split: str, tokens: Ids | None) -> Part:
-        """The reviews of a split; `tokens` are what provisional numbers stand for, if they are."""
+    def _part(self, split: str, tokens: Ids | None) -> Samples:
+        """Return the reviews of a split; `tokens` replace provisional numbers."""
         keys = sorted(key for key in self.heads if key[0] == split)
         inputs = np.full((len(keys), self.length), PADDING, dtype=np.int32)
         for row, key in zip(inputs, keys, strict=True):
@@ -184,4 +188,4 @@ class _Texts:
             if not len(head) and tokens is not None:
                 row[0] = UNKNOWN
         targets = np.array([SENTIMENTS.index(key[1]) for key in keys], dtype=np.int64)
-        return Part(inputs, targets)
+        return Samples(inputs, targets)

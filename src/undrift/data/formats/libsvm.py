@@ -1,4 +1,4 @@
-"""LIBSVM text, one sample per line: `<label> <index>:<value> ...`, indices from 1 and ascending."""
+"""LIBSVM text: lines of `<label> <index>:<value> ...` with ascending indices from 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
 
 _A9A_FEATURES = 123
 _MOST_KNOWN = 100_000
@@ -28,15 +28,15 @@ _ENDINGS = ("", ".gz", ".bz2", ".xz")
 
 
 def read_libsvm(path: str | Path, features: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Dense features (N, features) and labels (N,) of a LIBSVM file, plain, gz, bz2 or xz.
+    """Return dense features (N, features) and labels (N,) of a file, plain, gz, bz2 or xz.
 
-    Empty lines and what follows a # are left out.
+    Empty lines and text after a # are ignored.
     """
     require(is_whole(features) and features >= 1, "read_libsvm", "features >= 1", features)
     path = Path(path)
     labels, columns, values = array("d"), array("q"), array("d")
-    ends = array("q", [0])  # of each sample: the number of entries up to its last one
-    known: dict[str, tuple[int, float]] = {}  # most entries occur often: 0/1 features, say
+    ends = array("q", [0])  # number of entries up to the end of each sample
+    known: dict[str, tuple[int, float]] = {}  # many entries, such as 0/1 features, occur often
     for number, line in enumerate(_text(path).split("\n"), 1):
         fields = (line.partition("#")[0] if "#" in line else line).split()
         if not fields:
@@ -70,6 +70,7 @@ def _line(path: Path, number: int) -> str:
 
 
 def _label(field: str, path: Path, number: int) -> float:
+    """Return the label of a line, or raise `DataError`."""
     if ":" in field:
         remedy = "put the label in front of the features"
         raise damaged(_line(path, number), "a label first", f"{field!r}: it is missing", remedy)
@@ -83,11 +84,12 @@ def _label(field: str, path: Path, number: int) -> float:
 
 
 def _unparsable(path: Path, number: int, expected: str, field: str) -> Exception:
-    shown = field if len(field) <= 40 else field[:40] + "..."
-    return damaged(_line(path, number), expected, repr(shown), "correct the line")
+    excerpt = field if len(field) <= 40 else field[:40] + "..."
+    return damaged(_line(path, number), expected, repr(excerpt), "correct the line")
 
 
 def _entry(field: str, features: int, path: Path, number: int) -> tuple[int, float]:
+    """Return index and value of an entry, or raise `DataError`."""
     try:
         before, after = field.split(":")
         column, value = int(before), float(after)
@@ -99,7 +101,7 @@ def _entry(field: str, features: int, path: Path, number: int) -> tuple[int, flo
         expected = f"indices up to {features}, the number of features"
         remedy = "give the larger number of features, or correct the line"
         raise damaged(_line(path, number), expected, column, remedy)
-    # Not isfinite alone: 1e300 is finite but becomes an infinity in single precision.
+    # A finite value such as 1e300 becomes infinite in single precision.
     if not abs(value) <= _LARGEST:
         raise _unparsable(path, number, "values that are finite in single precision", field)
     return column, value
@@ -117,7 +119,7 @@ def _text(path: Path) -> str:
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         kind = "plain text" if isinstance(error, UnicodeDecodeError) else "a whole compressed file"
         raise damaged(path, kind, error, "fetch the file again") from error
-    # Python reads 1_0 as 10; LIBSVM does not.
+    # Python reads 1_0 as 10, but LIBSVM does not.
     if "_" in text:
         number = text.count("\n", 0, text.index("_")) + 1
         raise damaged(_line(path, number), "plain numbers", "an underscore", "correct the line")
@@ -125,12 +127,13 @@ def _text(path: Path) -> str:
 
 
 def read_a9a(folder: str | Path) -> Stored:
-    """a9a and a9a.t: 123 features of the Adult census; label 1 is an income above 50K."""
+    """Read a9a and a9a.t: 123 features of the Adult census; label 1 is an income above 50K."""
     folder = Path(folder)
     return Stored(_a9a_part(folder, "a9a"), _a9a_part(folder, "a9a.t"), classes=2)
 
 
-def _a9a_part(folder: Path, name: str) -> Part:
+def _a9a_part(folder: Path, name: str) -> Samples:
+    """Return the samples of one file of a9a."""
     options = [place / (name + end) for place in (folder, folder / "libsvm") for end in _ENDINGS]
     path = next((option for option in options if option.is_file()), None)
     if path is None:
@@ -141,4 +144,4 @@ def _a9a_part(folder: Path, name: str) -> Part:
         first = int(np.argmax(wrong))
         got = f"{labels[first]:g} in sample {first + 1}"
         raise damaged(path, "labels -1 and +1", got, "fetch the file again")
-    return Part(inputs, (labels > 0).astype(np.int64))
+    return Samples(inputs, (labels > 0).astype(np.int64))

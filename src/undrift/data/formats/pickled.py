@@ -1,8 +1,8 @@
-"""Pickles of plain arrays, read without running anything of them.
+"""Pickles of plain arrays, read without running any of their code.
 
-A pickle could run any code when loaded as such. The unpickler here knows the opcodes of plain data
-alone and builds stand-ins for NumPy's arrays and types, so that nothing named in a file is ever
-imported or called.
+Python's `pickle.load` may run any code. The unpickler here knows only the opcodes of plain data and
+builds stand-ins for NumPy's arrays and types, so that nothing that a file names is ever imported or
+called.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from undrift.data.stored import damaged
 
 
 class _Inert:
-    """A stand-in that takes what a pickle gives it and does nothing."""
+    """A stand-in that keeps the arguments and the state of a pickle, and does nothing."""
 
     def __init__(self, *arguments: object) -> None:
         self.arguments, self.state = arguments, ()
@@ -31,15 +31,15 @@ class _Inert:
         self.state = state if isinstance(state, tuple) else ()
 
 
-class Array(_Inert):
-    """Of numpy.ndarray: `_reconstruct(type, shape, code)` with its content in the state."""
+class PickledArray(_Inert):
+    """Stands for numpy.ndarray: `_reconstruct(type, shape, code)` with its content in the state."""
 
     def content(self) -> tuple[Any, Any, Any, Any]:
-        """Shape, dtype, whether in Fortran's order, and bytes."""
+        """Return shape, dtype, whether the order is Fortran's, and bytes."""
         return self.state[1:] if len(self.state) == 5 else (None, None, None, None)
 
     def rows(self, width: int) -> NDArray[np.uint8] | None:
-        """The array as rows of so many bytes, or None when it is something else."""
+        """Return the array as rows of so many bytes, or None if it is something else."""
         shape, dtype, fortran, data = self.content()
         if not isinstance(dtype, _Type) or not dtype.arguments or fortran not in (False, True):
             return None
@@ -52,8 +52,8 @@ class Array(_Inert):
         return np.frombuffer(data, np.uint8).reshape(shape, order=order)
 
 
-class _Buffer(Array):
-    """Of `_frombuffer(bytes, dtype, shape, order)`, which protocol 5 uses."""
+class _Buffer(PickledArray):
+    """Stands for `_frombuffer(bytes, dtype, shape, order)`, which protocol 5 uses."""
 
     def content(self) -> tuple[Any, Any, Any, Any]:
         if len(self.arguments) != 4:
@@ -63,11 +63,11 @@ class _Buffer(Array):
 
 
 class _Type(_Inert):
-    """Of numpy.dtype."""
+    """Stands for numpy.dtype."""
 
 
 class _Encoded(_Inert):
-    """Of `_codecs.encode(text, "latin1")`, how Python 3 writes bytes in protocol 2."""
+    """Stands for `_codecs.encode(text, "latin1")`, by which Python 3 writes bytes in protocol 2."""
 
     def __new__(cls, *arguments: Any) -> Any:
         text, encoding = arguments
@@ -84,7 +84,7 @@ _STAND_INS: dict[tuple[str, str], type[_Inert]] = {
         (f"numpy.{core}.{module}", name): stand_in
         for core in ("core", "_core")
         for module, name, stand_in in (
-            ("multiarray", "_reconstruct", Array),
+            ("multiarray", "_reconstruct", PickledArray),
             ("numeric", "_frombuffer", _Buffer),
         )
     },
@@ -104,7 +104,10 @@ _OPCODES = (  # of the protocols 2 to 5
 
 
 class _PlainUnpickler(pickle._Unpickler):
-    """Plain data alone; in Python, as the C one allocates whatever a damaged file claims."""
+    """Reads plain data only.
+
+    It is the one in Python, because the one in C allocates whatever a damaged file claims.
+    """
 
     dispatch: ClassVar[dict[int, Callable[..., None]]] = {
         opcode[0]: pickle._Unpickler.dispatch[opcode[0]] for opcode in _OPCODES
@@ -118,13 +121,14 @@ class _PlainUnpickler(pickle._Unpickler):
 
     def load_bytearray8(self) -> None:
         (size,) = struct.unpack("<Q", self.read(8))  # type: ignore[attr-defined]
-        # Read first: the inherited method asks for as much memory as the file claims.
+        # The inherited method would allocate as much memory as the file claims before reading.
         self.append(bytearray(self.read(min(size, sys.maxsize))))  # type: ignore[attr-defined]
 
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
 def unpickled(path: Path, data: bytes) -> dict[str, Any]:
+    """Return the dictionary in a pickle, or raise `DataError`."""
     try:
         content = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises errors of every kind

@@ -1,9 +1,9 @@
 """Shakespeare by speaking role, from plain text or from LEAF's JSON.
 
-From Project Gutenberg's number 100 (1994 edition) the roles are LEAF's, by the rules of its
-`preprocess_shakespeare.py`: 1,129 roles with 4,226,159 windows of 80 characters. The windows
-run through all a role says; LEAF's scripts also exist in a form that cuts each line by itself into
-windows padded with spaces.
+Project Gutenberg's number 100 (1994 edition) is split into LEAF's roles by the rules of its
+`preprocess_shakespeare.py`: 1,129 roles with 4,226,159 windows of 80 characters. A window may span
+several lines of a role; another version of LEAF's scripts cuts each line by itself into windows
+padded with spaces.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from undrift.data.formats.leaf import (
     read_leaf_shakespeare,
     tokens_of,
 )
-from undrift.data.stored import Part, Stored, damaged
+from undrift.data.stored import Samples, Stored, damaged
 
 TEXTS = ("pg100.txt", "pg100.txt.gz", "input.txt")
 _BYLINE = "by William Shakespeare"
-# The only play whose lines are not indented.
+# The lines of this play are not indented, unlike those of all others.
 _UNINDENTED = "THE COMEDY OF ERRORS"
 _EDITION = "take the 1994 edition of Gutenberg's number 100 (pg100.txt) or tiny Shakespeare"
 
@@ -38,18 +38,18 @@ _EDITION = "take the 1994 edition of Gutenberg's number 100 (pg100.txt) or tiny 
 def read_shakespeare(
     folder: str | Path, *, window: int = WINDOW, test_fraction: float = 0.2
 ) -> Stored:
-    """Next-character samples by role, from LEAF's JSON, `pg100.txt[.gz]` or `input.txt`.
+    """Read next-character samples by role, from LEAF's JSON, `pg100.txt[.gz]` or `input.txt`.
 
-    Of each role the first windows are for training; `window` - 1 are left out, so that no test
-    window begins within a training window. Who is too short for a test window only trains.
-    LEAF's JSON has its own split and 80 characters.
+    The first windows of each role are training samples; the next `window` - 1 are left out, so that
+    no test window begins within a training window. A role without room for a test window has only
+    training samples. LEAF's JSON has its own split and windows of 80 characters.
     """
     require(is_whole(window) and window >= 1, "read_shakespeare", "window >= 1", window)
     require(0 <= test_fraction < 1, "read_shakespeare", "0 <= test_fraction < 1", test_fraction)
     folder = Path(folder)
     if holds_leaf(folder):
-        wanted = f"window={WINDOW} for LEAF's JSON"
-        require(window == WINDOW, "read_shakespeare", wanted, window, "use the plain text")
+        expected = f"window={WINDOW} for LEAF's JSON"
+        require(window == WINDOW, "read_shakespeare", expected, window, "use the plain text")
         return read_leaf_shakespeare(folder)
     for name in TEXTS:
         if (folder / name).is_file():
@@ -59,7 +59,7 @@ def read_shakespeare(
 
 
 def read_roles(path: str | Path, *, window: int = WINDOW) -> dict[str, str]:
-    """What each role says, if longer than a window, runs of spaces and line ends as one space."""
+    """Return the text of each role that is longer than a window, with single spaces."""
     path = Path(path)
     lines = _text(path).splitlines()
     if sum(_BYLINE in line for line in lines) > 1:
@@ -68,7 +68,7 @@ def read_roles(path: str | Path, *, window: int = WINDOW) -> dict[str, str]:
         spoken = _of_blocks(lines)
     else:
         spoken = {}
-    texts = {role: re.sub(" +", " ", " ".join(said) + " ") for role, said in spoken.items()}
+    texts = {role: re.sub(" +", " ", " ".join(speech) + " ") for role, speech in spoken.items()}
     roles = {role: text for role, text in texts.items() if len(text) > window}
     if not roles:
         raise damaged(path, f"roles with more than {window} characters", "none", _EDITION)
@@ -88,21 +88,22 @@ def _text(path: Path) -> str:
 
 
 def _of_plays(lines: list[str]) -> dict[str, list[str]]:
-    """LEAF's roles: `PLAY_ROLE`, of plays with two roles or more and roles with three lines."""
+    """Return LEAF's `PLAY_ROLE`s: plays with two roles or more, roles with three lines or more."""
     roles: dict[str, list[str]] = {}
     for title, play in _plays(lines):
         spoken = _spoken(play, indented=title != _UNINDENTED)
-        for name, said in spoken.items():
-            if len(spoken) > 1 and len(said) > 2:
+        for name, speech in spoken.items():
+            if len(spoken) > 1 and len(speech) > 2:
                 role = re.sub(r"\W+", "_", f"{title}_{name}".replace(" ", "_"))
-                roles.setdefault(role, []).extend(said)
+                roles.setdefault(role, []).extend(speech)
     return roles
 
 
 def _plays(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Titles, the nearest line two to seven above the author's name, and what follows.
+    """Yield the title and the lines of each play.
 
-    The first author's name is that of the sonnets.
+    The title is the nearest line two to seven above the author's name. The first occurrence of that
+    name belongs to the sonnets.
     """
     starts = [i for i, line in enumerate(lines) if _BYLINE in line][1:]
     for start, end in pairwise([*starts, len(lines)]):
@@ -111,6 +112,7 @@ def _plays(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _spoken(play: list[str], *, indented: bool) -> dict[str, list[str]]:
+    """Return the lines of each role of a play."""
     begins = re.compile(("  " if indented else "") + r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
     goes_on = re.compile(("    " if indented else "") + "(.*)")
     spoken: dict[str, list[str]] = {}
@@ -131,7 +133,7 @@ def _spoken(play: list[str], *, indented: bool) -> dict[str, list[str]]:
 
 
 def _of_blocks(lines: list[str]) -> dict[str, list[str]]:
-    """Tiny Shakespeare: blocks between empty lines, the first line naming who speaks."""
+    """Return the lines of each role of tiny Shakespeare, whose blocks begin with the speaker."""
     spoken: dict[str, list[str]] = {}
     speaker, fresh = "", True
     for line in lines:
@@ -146,6 +148,7 @@ def _of_blocks(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _windowed(roles: dict[str, str], window: int, test_fraction: float) -> Stored:
+    """Return the data set of all windows."""
     names = sorted(roles)
     cuts = [_cut(len(roles[name]) - window, window, test_fraction) for name in names]
     train, test = (
@@ -161,7 +164,7 @@ def _windowed(roles: dict[str, str], window: int, test_fraction: float) -> Store
 
 
 def _cut(count: int, window: int, test_fraction: float) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Which windows are for training and which for the test, as [start, stop)."""
+    """Return the ranges [start, stop) of training and test windows."""
     stop = int(count * (1 - test_fraction) + 1e-9)  # 0.8 * 5 may fall just short of 4
     first = stop + window - 1
     if test_fraction == 0 or stop == 0 or first >= count:
@@ -170,7 +173,7 @@ def _cut(count: int, window: int, test_fraction: float) -> tuple[tuple[int, int]
 
 
 class _Filled:
-    """Room for all windows at once, filled role by role: the corpus is never held twice."""
+    """Holds all windows, which are added role by role, so that the corpus is never held twice."""
 
     def __init__(self, window: int, counts: list[int]) -> None:
         total = sum(counts)
@@ -180,10 +183,12 @@ class _Filled:
         self.end = 0
 
     def add(self, samples: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
+        """Add the windows of the next role."""
         rows = slice(self.end, self.end + len(samples))
         self.inputs[rows] = samples[:, :-1]
         self.targets[rows] = samples[:, -1]
         self.end = rows.stop
 
-    def part(self) -> Part:
-        return Part(self.inputs, self.targets, self.owners)
+    def part(self) -> Samples:
+        """Return the samples of all roles."""
+        return Samples(self.inputs, self.targets, self.owners)

@@ -1,4 +1,4 @@
-"""Tables in CSV files: labels, clients and features from columns, and a keyed test split."""
+"""Tables in CSV files: columns become labels, clients and features; a keyed draw the test set."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from undrift import keyed
 from undrift.check import require, require_choice
-from undrift.data.stored import Array, Part, Stored, damaged
+from undrift.data.stored import Array, Samples, Stored, damaged
 from undrift.errors import DataError
 
 _MOST_CATEGORIES = 1000
 
 
 @dataclass(frozen=True)
-class Table:
-    """The cells of a CSV file with a header, and the line each row ends on."""
+class CsvTable:
+    """Holds the cells of a CSV file by column, and the line on which each row ends."""
 
     path: Path
     columns: dict[str, tuple[str, ...]]
@@ -31,10 +31,11 @@ class Table:
         return len(self.lines)
 
     def bad(self, row: int, expected: str, got: object, remedy: str) -> DataError:
+        """Return an error that names the line of a row."""
         return damaged(f"{self.path}, line {self.lines[row]}", expected, got, remedy)
 
     def filled(self, column: str) -> tuple[str, ...]:
-        """The cells of a column, none of them empty."""
+        """Return the cells of a column, or raise `DataError` if one is empty."""
         cells = self.columns[column]
         if "" in cells:
             expected = f"a value in column {column!r}"
@@ -42,15 +43,15 @@ class Table:
         return cells
 
     def encoded(self, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """The cells as numbers from 0, and the sorted names they stand for."""
+        """Return the cells as numbers from 0, and the sorted names of these numbers."""
         cells = self.filled(column)
         names = _sorted_names(cells)
         number = {name: i for i, name in enumerate(names)}
         return np.array([number[cell] for cell in cells], dtype=np.int64), names
 
 
-def read_csv(csv_path: str | Path, *, least: int = 2) -> Table:
-    """All cells as stripped text, blank lines left out; rows as long as the header, or refused."""
+def read_csv(csv_path: str | Path, *, least: int = 2) -> CsvTable:
+    """Return all cells as stripped text without blank lines, or raise `DataError`."""
     path = Path(csv_path)
     rows: list[tuple[str, ...]] = []
     lines: list[int] = []
@@ -78,10 +79,11 @@ def read_csv(csv_path: str | Path, *, least: int = 2) -> Table:
         raise damaged(where, "a CSV row", error, "correct the row") from error
     if len(rows) < least:
         raise damaged(path, f"rows below its header, at least {least}", len(rows), "add rows")
-    return Table(path, dict(zip(header, zip(*rows, strict=True), strict=True)), tuple(lines))
+    return CsvTable(path, dict(zip(header, zip(*rows, strict=True), strict=True)), tuple(lines))
 
 
 def _check_header(path: Path, header: tuple[str, ...]) -> None:
+    """Raise `DataError` unless all columns have different names."""
     if "" in header or not header:
         got = "an empty one" if header else "an empty file"
         raise damaged(path, "a name for every column in line 1", got, "add a header")
@@ -90,28 +92,29 @@ def _check_header(path: Path, header: tuple[str, ...]) -> None:
         raise damaged(path, "a header of different names", f"{twice!r} twice", "rename one")
 
 
-def check_columns(who: str, table: Table, chosen: dict[str, str | None]) -> None:
-    """Refuse column arguments that the table lacks or that name the same column."""
-    given = {argument: name for argument, name in chosen.items() if name is not None}
-    for argument, name in given.items():
+def check_columns(who: str, table: CsvTable, chosen: dict[str, str | None]) -> None:
+    """Raise `ValueError` for arguments that name no column or the same column."""
+    named = {argument: name for argument, name in chosen.items() if name is not None}
+    for argument, name in named.items():
         require_choice(who, argument, name, table.columns)
-    different = len(set(given.values())) == len(given)
-    require(different, who, f"different columns for {', '.join(given)}", tuple(given.values()))
+    different = len(set(named.values())) == len(named)
+    require(different, who, f"different columns for {', '.join(named)}", tuple(named.values()))
 
 
 def check_fraction(who: str, test_fraction: float) -> None:
+    """Raise `ValueError` unless the fraction is in (0, 1)."""
     require(0 < test_fraction < 1, who, "test_fraction in (0, 1)", test_fraction)
 
 
 def split(size: int, test_fraction: float, seed: int) -> tuple[Array, Array]:
-    """Rows of the training and of the test part, at least one each, in the table's order."""
+    """Return the rows of the training and of the test part, at least one each, in order."""
     order = keyed.generator(seed, "table").permutation(size)
     cut = min(max(1, round(size * test_fraction)), size - 1)
     return np.sort(order[cut:]), np.sort(order[:cut])
 
 
 def as_number(cell: str) -> float | None:
-    """The number a cell holds, or None; `1_0` is text, although Python would read 10."""
+    """Return the number in a cell, or None; `1_0` is text, although Python would read 10."""
     try:
         return None if "_" in cell else float(cell)
     except ValueError:
@@ -119,7 +122,7 @@ def as_number(cell: str) -> float | None:
 
 
 def _sorted_names(cells: Sequence[str]) -> tuple[str, ...]:
-    """By value when all are numbers (9 before 10), else by text."""
+    """Return the names sorted by value if all are numbers (9 before 10), else by text."""
     names = sorted(set(cells))
     values = [as_number(name) for name in names]
     if all(value is not None and math.isfinite(value) for value in values):
@@ -127,14 +130,20 @@ def _sorted_names(cells: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def dealt(
-    table: Table, inputs: Array, *, target: str, client: str | None, test_fraction: float, seed: int
+def with_labels(
+    table: CsvTable,
+    inputs: Array,
+    *,
+    target: str,
+    client: str | None,
+    test_fraction: float,
+    seed: int,
 ) -> Stored:
-    """The data set of these inputs, one per row, with labels and clients from the table."""
+    """Return the data set of these inputs, one per row, with the table's labels and clients."""
     labels, classes = table.encoded(target)
     owners, names = (None, ()) if client is None else table.encoded(client)
     parts = [
-        Part(inputs[rows], labels[rows], None if owners is None else owners[rows])
+        Samples(inputs[rows], labels[rows], None if owners is None else owners[rows])
         for rows in split(len(table), test_fraction, seed)
     ]
     return Stored(parts[0], parts[1], classes=len(classes), labels=classes, names=names)
@@ -148,7 +157,7 @@ def read_table(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Stored:
-    """A CSV file with a header: a label column, maybe a client column, the others are features.
+    """Read a CSV file with a label column, maybe a client column, and features.
 
     Columns of numbers are standardised by mean and deviation of the training part; columns of
     text become one 0/1 feature per category, in sorted order. Labels are numbered in sorted order.
@@ -161,13 +170,13 @@ def read_table(
         raise damaged(table.path, "a column of features besides label and client", "none", "add it")
     train, _ = split(len(table), test_fraction, seed)
     inputs = np.concatenate([_feature(table, name, train) for name in features], axis=1)
-    return dealt(
+    return with_labels(
         table, inputs, target=target, client=client, test_fraction=test_fraction, seed=seed
     )
 
 
-def _feature(table: Table, column: str, train: Array) -> Array:
-    """(N, 1) of standardised numbers, or (N, categories)."""
+def _feature(table: CsvTable, column: str, train: Array) -> Array:
+    """Return a column as standardised numbers (N, 1), or as (N, categories)."""
     cells = table.filled(column)
     values = [as_number(cell) for cell in cells]
     if all(value is None for value in values):
@@ -177,13 +186,13 @@ def _feature(table: Table, column: str, train: Array) -> Array:
             expected = f"a finite number in column {column!r}, as in its other rows"
             raise table.bad(row, expected, repr(cells[row]), "correct the cell or drop the row")
     numbers = np.array(values, dtype=np.float64)
-    with np.errstate(all="ignore"):  # overflow shows as a value that is not finite, below
-        # Not "deviation == 0": rounding gives equal numbers a tiny one.
+    with np.errstate(all="ignore"):  # an overflow shows as Inf below
+        # Rounding gives equal numbers a tiny deviation, so it is not compared with 0.
         constant = numbers[train].min() == numbers[train].max()
         deviation = 1.0 if constant else numbers[train].std()
         scaled = (numbers - numbers[train].mean()) / deviation
         single: Array = scaled.astype(np.float32)[:, None]
-    # A deviation that overflows would turn all numbers into zeros.
+    # An infinite deviation would turn all numbers into zeros.
     if not np.isfinite(deviation) or not np.isfinite(single).all():
         row = int(np.argmax(np.abs(numbers)))
         expected = f"numbers of a sensible range in column {column!r}"
@@ -191,7 +200,8 @@ def _feature(table: Table, column: str, train: Array) -> Array:
     return single
 
 
-def _one_hot(table: Table, column: str) -> NDArray[np.float32]:
+def _one_hot(table: CsvTable, column: str) -> NDArray[np.float32]:
+    """Return one feature per category."""
     codes, names = table.encoded(column)
     if len(names) > _MOST_CATEGORIES:
         expected = f"at most {_MOST_CATEGORIES} categories in text column {column!r}"

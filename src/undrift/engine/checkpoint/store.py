@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import warnings
@@ -29,6 +28,7 @@ from undrift.core import Vector
 from undrift.engine.plan import Planner
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import CheckpointError
+from undrift.files import atomic_folder
 from undrift.gradients.task import Task
 from undrift.models.layout import raw_bytes
 from undrift.results.record import Record, Totals
@@ -91,21 +91,14 @@ def without_addresses(settings: dict[str, str]) -> dict[str, str]:
 def write(folder: Path, snapshot: Snapshot) -> Path:
     """Save a snapshot atomically; on failure the earlier checkpoints are as they were."""
     final = _path(folder, snapshot.round)
-    part = folder / f".part-{os.getpid()}-{snapshot.round:08d}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for stale in folder.glob(".part-*"):
-            shutil.rmtree(stale, ignore_errors=True)
-        part.mkdir()
         payload = save(_flatten(snapshot))
-        _durable(part / "state.safetensors", payload)
-        _durable(part / "manifest.json", _manifest(snapshot, payload))
-        if final.exists():  # the same round again: its content is the same or damaged
-            shutil.rmtree(final)
-        part.rename(final)
-        _sync(folder)
+        # No other process writes to this folder, so every part in it was left by a kill.
+        with atomic_folder(final, stale=0) as part:
+            (part / "state.safetensors").write_bytes(payload)
+            (part / "manifest.json").write_bytes(_manifest(snapshot, payload))
     except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
         raise unwritable(folder, error) from error
     for old in _rounds(folder)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
@@ -253,18 +246,3 @@ def _restore(
         record_type(**manifest["record"]) if manifest["record"] else None,
         manifest["settings"],
     )
-
-
-def _durable(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,9 +21,10 @@ import numpy as np
 import torch
 
 from undrift.core import Cohort
-from undrift.data.cache import user_cache
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.rules import Candidate, TrialRound
+from undrift.files import user_cache, write_atomic
+from undrift.gradients.kernels.builder import processor
 from undrift.gradients.task import Task
 
 VARIABLE = "UNDRIFT_CALIBRATE"  # "0" switches it off
@@ -129,18 +129,10 @@ def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Candidat
         repr(planner.batch_size),
         str(len(first.ids)),
         str([(candidate.mode, candidate.threads, candidate.chunk) for candidate in candidates]),
-        _machine(),
+        f"{processor()} x {os.cpu_count()}",
         torch.__version__,
     ]
     return hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
-
-
-def _machine() -> str:
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        if names:
-            return f"{names[0]} x {len(names)}"
-    return f"{platform.machine()} {platform.processor()} x {os.cpu_count()}"
 
 
 def _memory() -> Path:
@@ -157,10 +149,8 @@ def _read() -> dict[str, Any]:
 
 
 def _remember(key: str, found: list[Any]) -> None:
-    """By one rename, so that a reader never sees half a file; without a cache it is not kept."""
+    """Write an answer to the cache, unless the cache cannot be written."""
     path = _memory()
-    part = path.with_name(f".{path.name}-{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(_read() | {key: found}, indent=1), encoding="utf-8")
-        part.replace(path)
+        write_atomic(path, json.dumps(_read() | {key: found}, indent=1))

@@ -17,15 +17,13 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from undrift.data.cache import STALE, user_cache
+from undrift.files import user_cache, write_atomic
 from undrift.gradients.kernels.reader import UnsupportedError
 
-BUILDING = ".build-"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 PATIENCE = 300  # seconds for the compiler
 
@@ -37,7 +35,7 @@ def library(source: str) -> ctypes.CDLL:
     """Raises `UnsupportedError` where it can neither be found nor built."""
     compiler = _compiler()
     command = [*compiler, *FLAGS, _native()]
-    about = [source, *command, _version(compiler[0]), _processor()]
+    about = [source, *command, _version(compiler[0]), processor()]
     name = hashlib.blake2b("\n".join(about).encode(), digest_size=16).hexdigest()
     with _lock:
         if name not in _loaded:
@@ -49,22 +47,14 @@ def _found_or_built(source: str, command: list[str], kept: Path) -> ctypes.CDLL:
     if _sound(kept):
         return _load(kept)
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(kept.parent)
-        room = tempfile.TemporaryDirectory(prefix=BUILDING, dir=kept.parent)
-    except OSError:  # the cache cannot be written; what is built serves this process alone
-        try:
-            room = tempfile.TemporaryDirectory(prefix="undrift-kernels-")
-        except OSError as error:
-            raise UnsupportedError(f"no folder to build in ({error})") from error
+        room = tempfile.TemporaryDirectory(prefix="undrift-kernels-")
+    except OSError as error:
+        raise UnsupportedError(f"no folder to build in ({error})") from error
     with room as folder:  # a library that is loaded does not need its file any more
-        made = _compile(source, command, Path(folder))
-        try:
-            if Path(folder).parent == kept.parent:
-                made = _keep(made, kept)
-        except OSError as error:
-            raise UnsupportedError(f"a library cannot be written ({error})") from error
-        return _load(made)
+        built = _compile(source, command, Path(folder))
+        with suppress(OSError):  # without a cache the library serves this process only
+            built = _keep(built, kept)
+        return _load(built)
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -98,11 +88,11 @@ def _native() -> str:
 
 
 @cache
-def _processor() -> str:
-    """What this machine's instructions are: a cache may be shared with another."""
+def processor() -> str:
+    """Return the model and the instructions of this processor, since machines may share a cache."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        told = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
-        return "".join(sorted(set(told)))
+        facts = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
+        return "".join(sorted(set(facts)))
     return f"{platform.machine()} {platform.processor()}"
 
 
@@ -126,19 +116,12 @@ def _sound(kept: Path) -> bool:
     return False
 
 
-def _sweep(folder: Path) -> None:
-    """Away with what builds have left that were killed long ago."""
-    for left in folder.glob(f"{BUILDING}*"):
-        if time.time() - left.stat().st_mtime > STALE:
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _keep(made: Path, kept: Path) -> Path:
-    seal = made.with_suffix(".json")
-    seal.write_text(json.dumps({"digest": _digest(made)}), encoding="utf-8")
-    # A reader between the two renames sees a seal that does not fit, and builds it again.
-    made.replace(kept)
-    seal.replace(_seal(kept))
+def _keep(built: Path, kept: Path) -> Path:
+    """Copy a library to the cache with a seal, and return its path there."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # A reader between the two writes sees a seal that does not fit, and builds the library again.
+    write_atomic(kept, built.read_bytes())
+    write_atomic(_seal(kept), json.dumps({"digest": _digest(built)}))
     return kept
 
 

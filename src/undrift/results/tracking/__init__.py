@@ -1,11 +1,11 @@
-"""Trackers: where a trial's records go besides its JSON lines.
+"""Trackers, which take a trial's records besides its JSON lines.
 
-A tracker is any class with `begin`, `add` and `end`; on the command line one of your own is
-`module:Class`, made with the folder of the results. Of a trial that goes on, `begin` is given the
-records (or totals) that come before the first one added.
+A tracker is any class with `begin`, `add` and `end`. On the command line a user's own tracker is
+`module:Class`; it is made with the folder of the results. When a trial is resumed, `begin` gets the
+records (or totals) of the rounds before.
 """
 
-from undrift.results.tracking.choose import NAMED, Several, parse, several
+from undrift.results.tracking.choose import NAMED, Trackers, parse
 from undrift.results.tracking.plain import CSV, Tracker, name_of
 from undrift.results.tracking.services import MLflow, TensorBoard, WandB
 
@@ -13,11 +13,10 @@ __all__ = [
     "CSV",
     "NAMED",
     "MLflow",
-    "Several",
     "TensorBoard",
     "Tracker",
+    "Trackers",
     "WandB",
     "name_of",
     "parse",
-    "several",
 ]

@@ -1,4 +1,4 @@
-"""Trackers by name, and several as one."""
+"""Trackers by name, and a tracker that consists of others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from undrift.results.tracking.services import MLflow, TensorBoard, WandB
 from undrift.results.trial import Trial
 
 
-class Several:
-    """Trackers as one. One that fails is left out with a warning; a required one stops the run."""
+class Trackers:
+    """Passes a trial to several trackers; one that fails is dropped, unless it is required."""
 
     required: ClassVar[bool] = True
 
@@ -24,15 +24,19 @@ class Several:
         self.trackers = list(trackers)
 
     def begin(self, trial: Trial) -> None:
+        """Begin a trial with each tracker."""
         self._each(lambda tracker: tracker.begin(trial), f"before {name_of(trial)}")
 
     def add(self, record: Record) -> None:
+        """Pass a record to each tracker."""
         self._each(lambda tracker: tracker.add(record), f"in round {record.round}")
 
     def end(self, trial: Trial) -> None:
+        """End a trial with each tracker."""
         self._each(lambda tracker: tracker.end(trial), f"at the end of {name_of(trial)}")
 
     def _each(self, do: Callable[[Tracker], None], when: str) -> None:
+        """Call each tracker, and drop those that fail."""
         for tracker in list(self.trackers):
             try:
                 do(tracker)
@@ -48,11 +52,6 @@ class Several:
                 )
 
 
-def several(trackers: Sequence[Tracker]) -> Tracker:
-    """All of them as one tracker, of which those that fail are left out."""
-    return Several(trackers)
-
-
 NAMED: dict[str, Callable[[Path], Tracker]] = {
     "csv": CSV,
     "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
@@ -63,7 +62,7 @@ NAMED: dict[str, Callable[[Path], Tracker]] = {
 
 
 def parse(text: str, folder: str | Path) -> Tracker:
-    """A tracker by its name, or your own as `module:Class`, for results in this folder."""
+    """Return the tracker of this name, or a user's own `module:Class`, for results in a folder."""
     name = text.strip()
     if name.lower() in NAMED:
         return NAMED[name.lower()](Path(folder))
@@ -81,5 +80,5 @@ def _own(place: str, name: str, folder: Path) -> Tracker:
     cls = import_object(f"{place}:{name}", "A tracker")
     fits = isinstance(cls, type) and issubclass(cls, Tracker)
     require(fits, "A tracker", "a class with begin, add and end", cls)
-    made: Tracker = cls(folder)
-    return made
+    tracker: Tracker = cls(folder)
+    return tracker

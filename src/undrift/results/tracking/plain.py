@@ -1,4 +1,4 @@
-"""What a tracker is, and the one that every run has: a CSV file."""
+"""The protocol of trackers, and the tracker that every run has: a CSV file."""
 
 from __future__ import annotations
 
@@ -13,46 +13,52 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from undrift.check import require
 from undrift.results.record import Record
-from undrift.results.trial import RecordingError, Trial, write_atomic
+from undrift.results.trial import RecordingError, Trial, write_result
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """One that fails is left out from then on, with a warning, unless it has `required = True`."""
+    """Takes a trial's records; a tracker that fails is dropped unless its `required` is True."""
 
-    def begin(self, trial: Trial) -> None: ...
+    def begin(self, trial: Trial) -> None:
+        """Begin a trial, or continue it after the records (or totals) that it already has."""
+        ...
 
-    def add(self, record: Record) -> None: ...
+    def add(self, record: Record) -> None:
+        """Take the record of the next round."""
+        ...
 
-    def end(self, trial: Trial) -> None: ...
+    def end(self, trial: Trial) -> None:
+        """End the trial that was begun."""
+        ...
 
 
 def name_of(trial: Trial) -> str:
-    """Of its files and runs."""
-    kept = "".join(c if c.isalnum() or c in "=.,+-" else "_" for c in trial.label)
-    return f"{kept}-seed{trial.seed}"
+    """Return the name of a trial's files and runs."""
+    name = "".join(c if c.isalnum() or c in "=.,+-" else "_" for c in trial.label)
+    return f"{name}-seed{trial.seed}"
 
 
 class CSV:
-    """One flushed line a round in `<path>/<trial>.csv`, or in `path` if that ends in .csv.
+    """Writes one flushed line per round to `<path>/<trial>.csv`, or to `path` if that ends in .csv.
 
-    None is an empty cell. What fails here stops the run, and leaves whole lines.
+    None is an empty cell. A failed write stops the run and leaves only complete lines.
     """
 
     required: ClassVar[bool] = True
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._owner: str | None = None  # the trial of a file given by its name
+        self._owner: str | None = None  # the trial that `path` belongs to, if it is a file
         self._columns: list[str] = []  # from the first round on
 
     def begin(self, trial: Trial) -> None:
         self._columns = []
         if self._path.suffix == ".csv":
             self._goal = self._path
-            alone = self._owner in (None, name_of(trial))
+            single = self._owner in (None, name_of(trial))
             remedy = "pass a folder, where each has its own"
-            require(alone, f"CSV({str(self._path)!r})", "one trial", name_of(trial), remedy)
+            require(single, f"CSV({str(self._path)!r})", "one trial", name_of(trial), remedy)
         else:
             self._goal = self._path / f"{name_of(trial)}.csv"
         self._owner = name_of(trial)
@@ -76,7 +82,7 @@ class CSV:
         self._columns = []
 
     def _rows(self) -> list[list[str]]:
-        """Whole lines of the file; a kill may have left half of one."""
+        """Return the complete lines of the file; a kill may have left half a line."""
         if not self._goal.is_file():
             return []
         text = self._goal.read_text(encoding="utf-8", errors="replace")
@@ -84,23 +90,24 @@ class CSV:
         return rows if text.endswith("\n") else rows[:-1]
 
     def _open(self, first: Record) -> None:
-        """Keep the rounds before this one, and write on after them."""
+        """Drop this round and later ones from the file, and add to it from now on."""
         columns = _columns(type(first))
         header, *rows = self._rows() or [columns]
         same = header == columns
         require(same, "CSV", f"the columns {', '.join(columns)}", header, "move it away")
-        whole = [row for row in rows if len(row) == len(header) and row[0].isdecimal()]
-        kept = [header, *(row for row in whole if int(row[0]) < first.round)]
+        complete = [row for row in rows if len(row) == len(header) and row[0].isdecimal()]
+        earlier = [header, *(row for row in complete if int(row[0]) < first.round)]
         self._goal.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._goal, "".join(_line(row) for row in kept))
+        write_result(self._goal, "".join(_line(row) for row in earlier))
         self._columns = columns
 
     def _write(self, row: Sequence[str]) -> None:
+        """Append one line, or leave the file as it was."""
         line, written = _line(row).encode(), 0
         with self._goal.open("ab", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             try:
-                while written < len(line):  # a full disk takes a part, then refuses the rest
+                while written < len(line):  # a full disk takes some bytes and refuses the rest
                     written += file.write(line[written:])
             except OSError:
                 with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What partitions share: checks, draws of proportions, and dealing the samples of each class."""
+"""Tools of partitions: checks, draws of proportions, and assignment of samples to clients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ Floats = NDArray[np.float64]
 
 
 def check_clients(clients: int) -> None:
-    whole = is_whole(clients) and clients >= 1
-    require(whole, "A partition", "clients >= 1, a whole number", clients)
+    """Raise `ValueError` unless there is at least one client."""
+    sound = is_whole(clients) and clients >= 1
+    require(sound, "A partition", "clients >= 1, a whole number", clients)
 
 
 def check_enough(samples: int, clients: int) -> None:
+    """Raise `ValueError` unless there is a sample for each client."""
     check_clients(clients)
     require(
         samples >= clients,
@@ -32,10 +34,12 @@ def check_enough(samples: int, clients: int) -> None:
 
 
 def require_count(who: str, name: str, value: Any) -> None:
+    """Raise `ValueError` unless a value is a whole number of at least 1."""
     require(is_whole(value) and value >= 1, who, f"{name} >= 1, a whole number", value)
 
 
 def check_minimum(who: str, minimum: int, samples: int, clients: int) -> None:
+    """Raise `ValueError` unless the samples suffice for the minimum of each client."""
     require_count(who, "minimum", minimum)
     require(
         clients * minimum <= samples,
@@ -49,13 +53,13 @@ def check_minimum(who: str, minimum: int, samples: int, clients: int) -> None:
 def codes_of(
     who: str, values: Labels, what: str = "label", remedy: str = "use iid for regression"
 ) -> tuple[Indices, int]:
-    """Labels as 0, 1, ... in their order, and how many there are."""
+    """Return labels as 0, 1, ... in their order, and how many there are."""
     array = values if isinstance(values, Tensor) else np.asarray(values)
     if isinstance(array, Tensor):
-        whole = not (array.is_floating_point() or array.is_complex())
+        integral = not (array.is_floating_point() or array.is_complex())
     else:
-        whole = array.dtype.kind in "iub"
-    if array.ndim != 1 or not whole:
+        integral = array.dtype.kind in "iub"
+    if array.ndim != 1 or not integral:
         raise ValueError(
             f"{who} needs one integer {what} per sample, got {array.dtype} of shape "
             f"{tuple(array.shape)}; {remedy}."
@@ -66,14 +70,14 @@ def codes_of(
 
 
 def pools_of(rng: np.random.Generator, codes: Indices) -> list[Indices]:
-    """The samples of each class in random order."""
+    """Return the samples of each class in random order."""
     order = np.argsort(codes, kind="stable")
     cuts = np.cumsum(np.bincount(codes))[:-1]
     return [rng.permutation(pool) for pool in np.split(order, cuts)]
 
 
-def deal(pools: list[Indices], counts: Indices) -> list[Indices]:
-    """Parts with counts[i, c] samples of pool c for client i."""
+def assign(pools: list[Indices], counts: Indices) -> list[Indices]:
+    """Return parts that have counts[i, c] samples of pool c for client i."""
     clients = np.arange(len(counts))
     owner = np.full(sum(map(len, pools)), -1, dtype=np.int64)
     for label, pool in enumerate(pools):
@@ -83,7 +87,7 @@ def deal(pools: list[Indices], counts: Indices) -> list[Indices]:
 
 
 def grouped(owner: Indices, clients: int) -> list[Indices]:
-    """The samples of each client in their order; those of owner -1 are nobody's."""
+    """Return the samples of each client in their order; those of owner -1 are left out."""
     held = np.flatnonzero(owner >= 0)
     order = held[np.argsort(owner[held], kind="stable")]
     cuts = np.cumsum(np.bincount(owner[held], minlength=clients))[:-1]
@@ -91,22 +95,23 @@ def grouped(owner: Indices, clients: int) -> list[Indices]:
 
 
 def log_dirichlet(rng: np.random.Generator, rows: int, columns: int, alpha: float) -> Floats:
-    """log of gamma(alpha) draws: log G(alpha + 1) + log(U) / alpha stays finite for tiny alpha.
+    """Return logarithms of gamma(alpha) draws as log G(alpha + 1) + log(U) / alpha.
 
-    rng.dirichlet would divide by zero there, because every gamma underflows.
+    They stay finite for tiny alpha, where rng.dirichlet divides by zero as every gamma underflows.
     """
-    alpha = min(max(alpha, 1e-300), 1e300)  # the limits, long before: one-hot and uniform
+    alpha = min(max(alpha, 1e-300), 1e300)  # beyond these alphas draws are one-hot or uniform
     boosted = np.log(rng.gamma(alpha + 1, size=(rows, columns)))
     uniforms = 1.0 - rng.random(size=(rows, columns))
     return boosted + np.log(uniforms) / alpha
 
 
 def shares_of(log_weights: Floats) -> Floats:
+    """Return shares that sum to 1 from logarithms of weights."""
     weights = np.exp(log_weights - log_weights.max())
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def apportioned(shares: Floats, count: int) -> Indices:
-    """Whole numbers that sum to count: the differences of floor(cumulated shares * count)."""
+    """Return whole numbers that sum to count, as differences of floor(cumulated shares * count)."""
     cuts = np.minimum((np.cumsum(shares)[:-1] * count).astype(np.int64), count)
     return np.diff(cuts, prepend=0, append=count)

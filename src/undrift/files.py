@@ -1,0 +1,125 @@
+"""Files that appear whole or not at all, and the folder for what is cached.
+
+Content is first written to a *part*, a file or folder beside its target that is named
+`.<target>.<process>-<random>.part`. The part is flushed to disk and renamed, and then the folder is
+flushed, so neither a kill nor a power cut leaves half a target. Writers of the same target do not
+disturb each other, because every part has a name of its own. A kill leaves its part behind, which
+nobody reads; the next writer in the same folder removes it when it is older than `STALE`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import platformdirs
+
+STALE = 24 * 3600.0  # seconds after which no process still writes to a part
+_PART = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.part")
+# A file system that cannot flush a folder answers with one of these.
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
+
+
+def user_cache() -> Path:
+    """Return `$UNDRIFT_CACHE`, or else the folder that the operating system has for caches."""
+    chosen = os.environ.get("UNDRIFT_CACHE")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("undrift", appauthor=False))
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8; on an `OSError` the previous file is intact."""
+    with atomic_file(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield the part to write to; it replaces `path` when the block ends without an error."""
+    remove_stale_parts(path.parent)
+    part = part_of(path)
+    try:
+        yield part
+        _sync(part)
+        part.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, stale: float = STALE) -> Iterator[Path]:
+    """Yield an empty folder to write files to; it replaces `path` when the block ends well.
+
+    A folder that exists at `path` is removed just before the rename, since no system can replace
+    it. `stale` is the age in seconds from which parts of other writers are removed; it may be 0
+    where the parent folder has one writer only.
+    """
+    remove_stale_parts(path.parent, stale)
+    part = part_of(path)
+    try:
+        part.mkdir()
+        yield part
+        for file in part.iterdir():
+            _sync(file)
+        _sync_folder(part)
+        if path.exists():
+            shutil.rmtree(path)
+        part.rename(path)
+        _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def part_of(path: Path) -> Path:
+    """Return a new name for a part of `path`, which no other writer uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def target_name(path: Path) -> str | None:
+    """Return the name that a part is going to have, or None if `path` is not a part."""
+    match = _PART.fullmatch(path.name)
+    return None if match is None else match[1]
+
+
+def remove_stale_parts(folder: Path, seconds: float = STALE) -> None:
+    """Remove parts that have not changed for so many seconds, because their writer was killed."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if target_name(path) is not None:
+                _remove_if_stale(path, seconds)
+
+
+def _remove_if_stale(path: Path, seconds: float) -> None:
+    with suppress(OSError):  # another process may remove the same part at the same time
+        if time.time() - path.stat().st_mtime < seconds:
+            return
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk, where the system can do so."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
