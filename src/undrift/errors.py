@@ -63,3 +63,15 @@ def optional(name: str, who: str, extra: str) -> Any:
             f"{who} needs the package {name.partition('.')[0]}, which is not installed; "
             f"pip install 'undrift[{extra}]'."
         ) from error
+
+
+def first_line(error: BaseException, *, named: bool = False) -> str:
+    """Return the first line of an error's message without its full stop, to quote it in a sentence.
+
+    The error's type stands before the line if it is to be `named`, and alone without a message.
+    """
+    name = type(error).__name__
+    line = (str(error).strip().splitlines() or [""])[0].rstrip(" .:")
+    if not line:
+        return name
+    return f"{name}: {line}" if named else line

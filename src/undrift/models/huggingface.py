@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError
+from undrift.errors import UndriftError, first_line
 from undrift.models.arguments import require_token_ids, require_tokens
 
 DISTILBERT = "distilbert/distilbert-base-uncased"
@@ -98,8 +98,7 @@ def _transformers() -> Any:
 
 
 def _refusal(name: str, error: Exception, local: bool) -> str:
-    lines = str(error).strip().splitlines()
-    reason = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": .")
+    reason = first_line(error, named=True)
     if Path(name).is_dir():
         return (
             f"from_pretrained needs a folder that save_pretrained wrote and options of its model, "

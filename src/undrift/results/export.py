@@ -24,7 +24,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError
+from undrift.errors import UndriftError, first_line
 from undrift.models.layout import raw_bytes
 
 # ONNX against torch, as |a - b| <= TOLERANCE * (1 + |b|): both sum in single precision, each in its
@@ -175,8 +175,7 @@ def _reason(error: BaseException) -> str:
     """The first line of what began it, without torch's advice on how to debug it."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+    return first_line(error, named=True)
 
 
 def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from undrift.errors import UndriftError, WorkerError
+from undrift.errors import UndriftError, WorkerError, first_line
 
 HEADER = 24  # bytes in front of every message
 
@@ -195,6 +195,4 @@ def _tag(label: str) -> int:
 
 def plain_words(error: Exception) -> str:
     """The backend's own words, without the place in its source."""
-    lines = str(error).strip().splitlines()
-    first = lines[0] if lines else type(error).__name__
-    return first.split("] ", 1)[-1].split(". This is typically", 1)[0]
+    return first_line(error).split("] ", 1)[-1].split(". This is typically", 1)[0]
