@@ -43,3 +43,12 @@ def row(tree: T, i: int) -> T:
 
 def nbytes(tree: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def finite_rows(leaf: Tensor) -> Tensor:
+    """Return (rows,) whether every entry of a row is finite."""
+    rows = leaf.reshape(len(leaf), -1)
+    # A sum is not finite where an entry is not, or where it overflows, so one reduction will do
+    # unless some sum is not finite.
+    finite = rows.sum(1).isfinite()
+    return finite if finite.all() else rows.isfinite().all(1)

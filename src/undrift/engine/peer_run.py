@@ -13,7 +13,7 @@ from torch import Tensor
 
 from undrift import tree
 from undrift.comm.routes import Route
-from undrift.core import AllReduce, Cohort, Peer, Vector
+from undrift.core import AllReduce, Peer, Vector
 from undrift.dry import ZeroObjective
 from undrift.engine.checkpoint import store
 from undrift.engine.collectives.inprocess import Exchange, Traffic
@@ -58,7 +58,7 @@ class PeerRun(Run):
 
     @property
     def size(self) -> int:
-        return len(self._planner.clients)
+        return len(self._planner.census)
 
     @property
     def state(self) -> Any:
@@ -99,10 +99,7 @@ class PeerRun(Run):
 
     def _begin(self) -> Any:
         """Made when first needed: a resumed run does not pay for it."""
-        everybody = np.arange(self.size)
-        cohort = Cohort(-1, self.size, self.size, 1.0)
-        one = np.ones(self.size, dtype=np.int64)
-        plan = Plan(-1, everybody, np.full(self.size, 1 / self.size), one, cohort)
+        plan = Plan.trial(np.arange(self.size), 1, self.size, t=-1)
         with self._computing(self.size):
             return self._executor.init(resolve(self.algorithm, 0), plan, self._x0, self._started)
 
@@ -146,7 +143,7 @@ class PeerRun(Run):
         world = self.world
         exchange = WireExchange(world, *about) if isinstance(world, Processes) else Exchange(*about)
         now = resolve(self.algorithm, self.round)
-        after = self._executor.play(now, plan, before, exchange, meter)
+        after = self._executor.peer_round(now, plan, before, exchange, meter)
         if after.x.shape != before.x.shape or after.x.dtype != before.x.dtype:
             raise UndriftError(
                 f"{type(now).__name__}.round needs to return x as {tuple(before.x.shape[1:])} "
@@ -204,8 +201,8 @@ class PeerRun(Run):
 
     def _gradient(self, x: Vector) -> Vector:
         batch = self._course.evaluation_batch if self._course.facts.separable else 2**62
-        planner = self._planner
-        return gradient(self._task, x, planner.clients, planner.population, batch, self.world)
+        population = self._planner.population
+        return gradient(self._task, x, self._clients, population, batch, self.world)
 
     def _load(self, folder: Path) -> None:
         super()._load(folder)

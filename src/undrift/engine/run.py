@@ -18,7 +18,8 @@ from undrift.core import Vector
 from undrift.engine.checkpoint import shards, store
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.evaluate import Score, evaluate
-from undrift.engine.execution.cohort import Executor, Mode
+from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.nodes import PeerExecutor
@@ -74,7 +75,8 @@ class Run(Iterator[Record]):
         self._end: Callable[[], None] = lambda: None
         self._parting = False  # whether the processes part when the last round is done
         self._course, self._task, self._planner = course, executor.task, executor.planner
-        self._numbers = executor.numbers
+        self._clients = executor.pool.clients
+        self._elements_per_step = executor.elements_per_step
         self._x0 = course.x0
         self._checkpoint: Path | None = None
 
@@ -235,7 +237,7 @@ class Run(Iterator[Record]):
     @contextmanager
     def _computing(self, clients: int) -> Iterator[None]:
         """As many intra-op threads as a step is worth; one if clients are on threads themselves."""
-        threads = intra_op_threads(self._numbers(clients, self._course.facts.activations))
+        threads = intra_op_threads(self._elements_per_step(clients, self._course.facts.activations))
         with torch.no_grad(), threads, retain_freed_memory(self._reused):
             yield
 
@@ -274,7 +276,7 @@ class Run(Iterator[Record]):
             sliced = batch if facts.separable else 2**62
             planner = self._planner
             world = World() if alone or not self.world.open else self.world
-            where = planner.clients, planner.population
+            where = self._clients, planner.population
             return evaluate(self._task, x, *where, sliced, world, trained=trained)
 
     def keep_checkpoints(
@@ -283,7 +285,7 @@ class Run(Iterator[Record]):
         """Save to and go on from folders; `settings` must be the same when it goes on."""
         if checkpoint is None and resume is None and self.world.size == 1:
             return
-        experiment = store.experiment(self.algorithm, self._task, self._planner)
+        experiment = store.experiment(self.algorithm, self._task, self._planner, self._clients)
         self._experiment = experiment | store.without_addresses(settings)
         self.world.require_same(self._experiment | self._manner())
         goal = None if checkpoint is None else Path(checkpoint)

@@ -23,8 +23,10 @@ from undrift.devices import parse as parse_devices
 from undrift.engine import participation as laws
 from undrift.engine.checkpoint import shards
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
-from undrift.engine.execution.cohort import Executor, Mode, Tap
+from undrift.engine.execution.cohort import Executor, Tap
+from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.nodes import PeerExecutor
+from undrift.engine.execution.pool import Pool
 from undrift.engine.federated_run import FederatedRun
 from undrift.engine.peer_run import PeerRun, require_equal_steps
 from undrift.engine.plan import Planner
@@ -175,7 +177,7 @@ def simulate(
     facts = inspect(trained, loss, clients)
     task = Task(trained, layout, loss, weight_decay, clip, facts.randomness, clients.prepare)
     planner = Planner(clients, population, law, work, batch_size, seed, devices)
-    pool = (task.cast(clients.inputs), task.cast(clients.targets))
+    pool = Pool.of(clients, task)
     clock = None
     if devices is not None:
         limit = work.seconds if isinstance(work, Deadline) else None
@@ -219,7 +221,7 @@ def simulate(
                 task, how = arranged.task, arranged.how
             world.share_model(trained)
         several = threads or torch.get_num_threads()  # of this process, as it is now
-        task = replace(task, oracle=task.oracle.on(several))
+        task = replace(task, oracle=task.oracle.with_threads(several))
         every = evaluate_every, evaluation_batch
         x0 = layout.unite(trained)
         training = tuple(part.training for part in model.modules())
@@ -231,14 +233,25 @@ def simulate(
         settings = {}
         if isinstance(algorithm, Peer):
             trim = worth_trimming(facts, planner)
-            peers = PeerExecutor(task, planner, pool, how.mode, how.chunk, world, several, trim)
+            peers = PeerExecutor(
+                task, planner, pool, how.mode, how.chunk, world=world, threads=several, trim=trim
+            )
             measured = {"node_accuracy": node_accuracy, "gradient_norm": gradient_norm}
             run = PeerRun(algorithm, peers, course, links, route, **measured)
             linked = links.digest() if links else "None"
             settings = {"topology": linked, "allreduce": repr(route)}
         else:
             cost = row_cost(facts, planner)
-            executor = Executor(task, planner, pool, how.mode, how.chunk, cost, world, several)
+            executor = Executor(
+                task,
+                planner,
+                pool,
+                how.mode,
+                how.chunk,
+                world=world,
+                threads=several,
+                row_cost=cost,
+            )
             run = FederatedRun(algorithm, executor, course, tap)
         run.keep_checkpoints(checkpoint, resume, **settings)
         return follow(run)

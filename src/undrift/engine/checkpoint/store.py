@@ -26,6 +26,7 @@ from torch import Tensor
 
 from undrift import tree
 from undrift.core import Vector
+from undrift.data.clients import Clients
 from undrift.engine.plan import Planner
 from undrift.errors import CheckpointError
 from undrift.gradients.task import Task
@@ -51,9 +52,8 @@ class Snapshot:
     manner: dict[str, Any] = field(default_factory=dict)  # how it was executed, as far as bits go
 
 
-def experiment(algorithm: object, task: Task, planner: Planner) -> dict[str, str]:
+def experiment(algorithm: object, task: Task, planner: Planner, clients: Clients) -> dict[str, str]:
     """What decides a run's numbers, as text; rounds may grow and the mode may change."""
-    clients = planner.clients
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (clients.inputs, clients.targets):
         digest.update(raw_bytes(tensor))

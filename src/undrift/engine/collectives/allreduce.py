@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undrift import keyed
+from undrift import keyed, tree
 from undrift.comm.routes import Piece, Route
 from undrift.core import Merge, Vector
 from undrift.engine.collectives.inprocess import Traffic
 from undrift.engine.collectives.schedule import Hop, Message, Part, RankBlocks, rank_schedule
-from undrift.engine.execution.cohort import finite_rows
 from undrift.engine.processes.transport import Incoming, Outgoing, Received, Transport
 
 Draws = Callable[
@@ -199,7 +198,7 @@ _UNUSED = keyed.generator(0, "unused")
 
 
 def _finite(vectors: Sequence[Vector]) -> bool:
-    return all(bool(finite_rows(vector[None]).all()) for vector in vectors)
+    return all(bool(tree.finite_rows(vector[None]).all()) for vector in vectors)
 
 
 def _length(part: Part, hop: Hop, state: _Reduction) -> int | None:

@@ -15,7 +15,6 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.comm.routes import Piece, Route
 from undrift.core import Merge, Vector
-from undrift.engine.execution.cohort import finite_rows
 from undrift.engine.world import World
 from undrift.errors import DivergenceError, UndriftError
 from undrift.topology import Topology
@@ -112,7 +111,7 @@ class Exchange:
         return result
 
     def _refuse_non_finite(self, rows: Rows) -> None:
-        finite = torch.cat([finite_rows(some) for some in rows])
+        finite = torch.cat([tree.finite_rows(some) for some in rows])
         if not finite.all():
             raise DivergenceError.of((~finite).nonzero()[:, 0].tolist(), self.t + 1, "messages")
 

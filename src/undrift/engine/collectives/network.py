@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from undrift import tree
 from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
 from undrift.engine.collectives import allreduce, gossip
@@ -18,7 +19,6 @@ from undrift.engine.collectives.inprocess import (
     require_route,
 )
 from undrift.engine.collectives.schedule import rank_schedule
-from undrift.engine.execution.cohort import finite_rows
 from undrift.engine.processes.group import Processes
 from undrift.errors import DivergenceError
 from undrift.topology import Topology
@@ -94,5 +94,5 @@ class WireExchange:
         return self.world.nodes(self.size)
 
     def _not_finite(self, rows: Rows) -> list[int]:
-        finite = torch.cat([finite_rows(some) for some in rows])
+        finite = torch.cat([tree.finite_rows(some) for some in rows])
         return [i for i, fine in zip(self._nodes, finite.tolist(), strict=True) if not fine]

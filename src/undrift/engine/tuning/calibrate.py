@@ -18,11 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from undrift.core import Cohort
 from undrift.data.cache import user_cache
+from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.rules import Execution, Trial
 from undrift.gradients.task import Task
@@ -49,11 +48,12 @@ def fastest(
     candidates: Sequence[Execution],
     task: Task,
     planner: Planner,
+    pool: Pool,
     trial: Trial,
     about: str,
 ) -> Execution:
     """The one that takes the least time for a gradient; `about` names what is run."""
-    key = _key(task, planner, about, candidates)
+    key = _key(task, planner, pool, about, candidates)
     remembered = _read().get(key)
     for how in candidates:
         for layout in (False, True):
@@ -87,13 +87,7 @@ def _seconds(candidates: Sequence[Execution], first: Plan, trial: Trial) -> list
 def _seconds_of(how: Execution, first: Plan, trial: Trial) -> float:
     """In a small round of clients with STEPS steps each."""
     clients = _clients(first, how)
-    plan = Plan(
-        0,
-        first.ids[:clients],
-        np.full(clients, 1 / clients),
-        np.full(clients, STEPS),
-        Cohort(0, first.cohort.population, clients, 1.0),
-    )
+    plan = Plan.trial(first.ids[:clients], STEPS, first.cohort.population)
     start = time.perf_counter()
     try:
         trial(plan, how)
@@ -116,7 +110,9 @@ def _name(how: Execution) -> list[Any]:
     return [how.mode, how.channels_last]
 
 
-def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Execution]) -> str:
+def _key(
+    task: Task, planner: Planner, pool: Pool, about: str, candidates: Sequence[Execution]
+) -> str:
     """What the answer depends on, as one digest."""
     first = planner.plan(0)
     facts = [
@@ -125,7 +121,7 @@ def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Executio
         str(task.layout.shapes),
         str(task.layout.dtype),
         f"{type(task.oracle).__name__} {task.clip} {task.weight_decay}",
-        str(tuple(planner.clients.inputs.shape[1:])),
+        str(tuple(pool.inputs.shape[1:])),
         repr(planner.batch_size),
         str(len(first.ids)),
         str([(how.mode, how.threads, how.chunk) for how in candidates]),

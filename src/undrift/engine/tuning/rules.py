@@ -14,19 +14,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from undrift.comm.routes import Ring
-from undrift.core import Cohort, Federated, Peer
+from undrift.core import Federated, Peer
 from undrift.engine.collectives.inprocess import Exchange, Traffic
-from undrift.engine.execution.cohort import Executor, Mode
+from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
-from undrift.engine.execution.round import play
+from undrift.engine.execution.pool import Pool
+from undrift.engine.execution.round import federated_round
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.probe import Facts
-from undrift.engine.world import World
-from undrift.errors import DivergenceError, UndriftError
+from undrift.errors import DivergenceError, UndriftError, first_line
 from undrift.gradients.task import Task
 from undrift.optim.schedules import resolve
 from undrift.topology import complete
@@ -70,7 +71,7 @@ def choose(
 
     `cohort` is how many clients a round has, 1 where they should not be put on threads.
     """
-    several = min(threads or torch.get_num_threads(), len(planner.clients))
+    several = min(threads or torch.get_num_threads(), len(planner.census))
     wide = _wide(task.model)
 
     def execution(mode: Mode, why: str) -> Execution:
@@ -83,7 +84,7 @@ def choose(
             raise UndriftError(f"mode='threads' is not possible: {_DRAWS}; use mode='loop'.")
         return [execution("threads", "asked for")]
     numbers = planner.width * facts.activations
-    obstacle = _no_use(task, len(planner.clients), numbers)
+    obstacle = _no_use(task, len(planner.census), numbers)
     if mode == "stacked" or not obstacle:
         obstacle = _obstacle(facts, planner, trial)
     if mode == "stacked" and obstacle:
@@ -123,20 +124,22 @@ def _wide(model: nn.Module) -> bool:
     return bool(channels) and float(np.median(channels)) >= WIDE_CHANNELS
 
 
-def chunk_for(facts: Facts, task: Task, planner: Planner, budget: int = STACKED_BYTES) -> int:
+def chunk_for(
+    facts: Facts, task: Task, planner: Planner, pool: Pool, budget: int = STACKED_BYTES
+) -> int:
     """Clients a chunk may hold: a few vectors each, and forward and backward activations."""
     activations = 0 if task.oracle.schedules_clients else 3 * planner.width * facts.activations
-    numbers = 8 * task.layout.size + planner.width * planner.clients.inputs[0].numel() + activations
+    numbers = 8 * task.layout.size + planner.width * pool.inputs[0].numel() + activations
     return max(1, budget // (numbers * task.layout.dtype.itemsize))
 
 
-def stack_for(facts: Facts, task: Task, planner: Planner) -> int:
+def stack_for(facts: Facts, task: Task, planner: Planner, pool: Pool) -> int:
     """Clients of a stack that is large enough to make its operations worth calling, and no larger.
 
     More of them are several stacks, which run side by side. It does not depend on the number of
     threads, so neither do the results.
     """
-    inputs = planner.clients.inputs[0].numel()
+    inputs = pool.inputs[0].numel()
     activations = 0 if task.oracle.schedules_clients else facts.activations
     numbers = task.layout.size + planner.width * (activations + inputs)
     return max(8, STACK_ELEMENTS // numbers)
@@ -173,13 +176,13 @@ def _obstacle(facts: Facts, planner: Planner, trial: Trial) -> str:
     """Why clients cannot be stacked, or nothing; found by stacking two of them for a step."""
     if facts.randomness == "other":
         return _DRAWS
-    sizes = planner.clients.sizes
+    sizes = planner.census.sizes
     if not facts.separable and (
         len(set(sizes)) > 1 or int(sizes[0]) % (planner.batch_size or int(sizes[0]))
     ):
         return "the loss is not a mean over samples and minibatches differ in size"
     two = np.array([0, len(sizes) - 1])
-    plan = Plan(0, two, np.full(2, 0.5), np.array([1, 2]), Cohort(0, len(sizes), 2, 1.0))
+    plan = Plan.trial(two, [1, 2], len(sizes))
     try:
         with warnings.catch_warnings():
             # vmap announces an operation it would silently run in a loop: not stacked at all.
@@ -188,9 +191,7 @@ def _obstacle(facts: Facts, planner: Planner, trial: Trial) -> str:
     except DivergenceError:
         return ""  # a matter of training, not of stacking
     except Exception as error:  # whatever vmap refuses in a foreign model, loss or algorithm
-        lines = str(error).strip().splitlines()
-        first = lines[0].split(". ")[0] if lines else type(error).__name__
-        return f"vmap refuses it ({first})"
+        return f"vmap refuses it ({first_line(error).split('. ')[0]})"
     return ""
 
 
@@ -198,7 +199,7 @@ def trial_with_server(
     algorithm: Federated[Any, Any, Any, Any],
     task: Task,
     planner: Planner,
-    pool: tuple[Tensor, Tensor],
+    pool: Pool,
     facts: Facts,
 ) -> Trial:
     made: dict[Execution, Executor] = {}  # kept, as a run keeps its models of threads
@@ -207,11 +208,18 @@ def trial_with_server(
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         if how not in made:
             laid = replace(task, channels_last=how.channels_last)
-            about = how.mode, how.chunk, row_cost(facts, planner)
-            made[how] = Executor(laid, planner, pool, *about, threads=how.threads)
+            made[how] = Executor(
+                laid,
+                planner,
+                pool,
+                how.mode,
+                how.chunk,
+                threads=how.threads,
+                row_cost=row_cost(facts, planner),
+            )
         executor, size = made[how], len(plan.ids)
-        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
-            return play(now, executor, plan, now.init(x0), {}, x0, Meter(size))
+        with torch.no_grad(), intra_op_threads(executor.elements_per_step(size, facts.activations)):
+            return federated_round(now, executor, plan, now.init(x0), {}, x0, Meter(size))
 
     return trial
 
@@ -220,7 +228,7 @@ def trial_of_peers(
     algorithm: Peer[Any],
     task: Task,
     planner: Planner,
-    pool: tuple[Tensor, Tensor],
+    pool: Pool,
     facts: Facts,
 ) -> Trial:
     made: dict[Execution, PeerExecutor] = {}
@@ -230,13 +238,14 @@ def trial_of_peers(
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         if how not in made:
             laid = replace(task, channels_last=how.channels_last)
-            about = how.mode, how.chunk, World(), how.threads, trim
-            made[how] = PeerExecutor(laid, planner, pool, *about)
+            made[how] = PeerExecutor(
+                laid, planner, pool, how.mode, how.chunk, threads=how.threads, trim=trim
+            )
         executor, size = made[how], len(plan.ids)
-        one = replace(plan, counts=np.ones(size, dtype=np.int64))
+        start = Plan.trial(plan.ids, 1, plan.cohort.population)
         exchange = Exchange(size, complete(size), Ring(), 0, 0, Traffic(size))
-        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
-            nodes = executor.init(now, one, x0, Meter(size))
-            return executor.play(now, plan, nodes, exchange, Meter(size))
+        with torch.no_grad(), intra_op_threads(executor.elements_per_step(size, facts.activations)):
+            nodes = executor.init(now, start, x0, Meter(size))
+            return executor.peer_round(now, plan, nodes, exchange, Meter(size))
 
     return trial

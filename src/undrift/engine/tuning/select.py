@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from undrift.check import require
-from undrift.core import Cohort, Federated, Peer
-from undrift.engine.execution.cohort import Mode
+from undrift.core import Federated, Peer
+from undrift.engine.execution.executor import Mode
+from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning import calibrate
 from undrift.engine.tuning.probe import Facts
@@ -37,7 +37,6 @@ TORCH_FLOPS = 1e10  # a second that torch reaches on small nets
 STEP_SECONDS = 2e-5  # that calling a gradient takes at least
 KERNEL_SECONDS = 10.0  # of gradients by torch that make compiling a kernel worth it
 
-Pool = tuple[Tensor, Tensor]
 KernelWish = bool | Literal["always", "require"]
 Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
 
@@ -103,11 +102,9 @@ class Workload:
 
     def sample(self, task: Task) -> Batch:
         """A minibatch of the first client."""
-        inputs, targets = self.pool
-        clients = self.planner.clients
-        some = torch.from_numpy(clients.index[: min(self.planner.width, int(clients.sizes[0]))])
+        inputs, targets, (held,) = self.pool.samples(np.array([0]))
+        some = torch.from_numpy(held[: self.planner.width]).to(inputs.device)
         key = torch.zeros((), dtype=torch.int64) if task.randomness == "dropout" else None
-        some = some.to(inputs.device)
         return Batch(task.prepared(inputs[some]), targets[some], None, key)
 
 
@@ -135,7 +132,7 @@ def choose_execution(
     measures = load.alone and not begun and not compiled and kernels is None
     if measures and calibrate.wanted(load.rounds, load.planner, possible):
         name = _name(load.algorithm)
-        how = calibrate.fastest(possible, task, load.planner, trial, name)
+        how = calibrate.fastest(possible, task, load.planner, load.pool, trial, name)
     innermost = how.channels_last if wishes.channels_last is None else wishes.channels_last
     innermost = innermost and how.mode != "stacked"  # which vmap does not know
     if compiled:
@@ -148,8 +145,8 @@ def _chunk(load: Workload, task: Task, wishes: ExecutionOptions) -> int:
         return wishes.chunk_size
     peers = isinstance(load.algorithm, Peer)
     budget = STACKED_PEER_BYTES if peers else STACKED_BYTES
-    chunk = chunk_for(load.facts, task, load.planner, budget)
-    return chunk if peers else min(chunk, stack_for(load.facts, task, load.planner))
+    chunk = chunk_for(load.facts, task, load.planner, load.pool, budget)
+    return chunk if peers else min(chunk, stack_for(load.facts, task, load.planner, load.pool))
 
 
 def _cohort(load: Workload) -> int:
@@ -187,11 +184,8 @@ def _kernels(
 def _uses(load: Workload, task: Task, kernels: Kernels) -> bool:
     """Whether the method asks for plain gradients, seen on a step of two clients."""
     before = kernels.calls
-    clients = len(load.planner.clients)
-    ids = np.unique([0, clients - 1])
-    size = len(ids)
-    cohort = Cohort(0, clients, size, 1.0)
-    plan = Plan(0, ids, np.full(size, 1 / size), np.ones(size, dtype=np.int64), cohort)
+    clients = len(load.planner.census)
+    plan = Plan.trial(np.unique([0, clients - 1]), 1, clients)
     try:
         load.trial(task)(plan, Execution("loop", ""))
     except Exception:

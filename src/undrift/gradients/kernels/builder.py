@@ -1,8 +1,8 @@
-"""Compiles a source into a library, once: what was built is kept in the user's cache.
+"""Compiles a source into a library, once: libraries are kept in the user's cache.
 
-A library is named by all it depends on, the source, the compiler and the processor, and loaded only
-if its content is what the compiler wrote. It appears by one rename, so several processes may build
-the same at the same time.
+A library's name is a digest of all it depends on: the source, the compiler and the processor. It is
+loaded only if its content is what the compiler wrote. It appears by one rename, so several
+processes may build the same library at the same time.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from functools import cache
 from pathlib import Path
 
 from undrift.data.cache import STALE, user_cache
-from undrift.gradients.kernels.reader import UnsupportedError
+from undrift.gradients.kernels.layers import UnsupportedError
 
 BUILDING = ".build-"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
-PATIENCE = 300  # seconds for the compiler
+COMPILER_SECONDS = 300  # after which a compilation has failed
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _lock = threading.Lock()
 
 
 def library(source: str) -> ctypes.CDLL:
-    """Raises `UnsupportedError` where it can neither be found nor built."""
+    """Return the library of a source, or raise `UnsupportedError` if it cannot be built."""
     compiler = _compiler()
     command = [*compiler, *FLAGS, _native()]
-    about = [source, *command, _version(compiler[0]), _processor()]
-    name = hashlib.blake2b("\n".join(about).encode(), digest_size=16).hexdigest()
+    facts = [source, *command, _version(compiler[0]), _processor()]
+    name = hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
     with _lock:
         if name not in _loaded:
-            _loaded[name] = _found_or_built(source, command, _folder() / f"{name}.so")
+            _loaded[name] = _load_or_build(source, command, _folder() / f"{name}.so")
         return _loaded[name]
 
 
-def _found_or_built(source: str, command: list[str], kept: Path) -> ctypes.CDLL:
-    if _sound(kept):
-        return _load(kept)
+def _load_or_build(source: str, command: list[str], cached: Path) -> ctypes.CDLL:
+    if _is_intact(cached):
+        return _load(cached)
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(kept.parent)
-        room = tempfile.TemporaryDirectory(prefix=BUILDING, dir=kept.parent)
-    except OSError:  # the cache cannot be written; what is built serves this process alone
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale_builds(cached.parent)
+        build = tempfile.TemporaryDirectory(prefix=BUILDING, dir=cached.parent)
+    except OSError:  # Without a cache that can be written the library serves this process alone.
         try:
-            room = tempfile.TemporaryDirectory(prefix="undrift-kernels-")
+            build = tempfile.TemporaryDirectory(prefix="undrift-kernels-")
         except OSError as error:
             raise UnsupportedError(f"no folder to build in ({error})") from error
-    with room as folder:  # a library that is loaded does not need its file any more
-        made = _compile(source, command, Path(folder))
+    with build as folder:  # A library that is loaded does not need its file any more.
+        compiled = _compile(source, command, Path(folder))
         try:
-            if Path(folder).parent == kept.parent:
-                made = _keep(made, kept)
+            if Path(folder).parent == cached.parent:
+                compiled = _keep(compiled, cached)
         except OSError as error:
             raise UnsupportedError(f"a library cannot be written ({error})") from error
-        return _load(made)
+        return _load(compiled)
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -75,21 +75,21 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _compiler() -> list[str]:
-    """With its own arguments, as in CXX="ccache g++"."""
-    given = os.environ.get("CXX", "")
-    for words in [shlex.split(given)] if given.strip() else [["c++"], ["g++"], ["clang++"]]:
-        found = shutil.which(words[0])
-        if found:
-            return [found, *words[1:]]
-    raise UnsupportedError(f"no C++ compiler ({given or 'c++, g++, clang++'} not found)")
+    """Return the compiler with its own arguments, as in CXX="ccache g++"."""
+    variable = os.environ.get("CXX", "")
+    for words in [shlex.split(variable)] if variable.strip() else [["c++"], ["g++"], ["clang++"]]:
+        path = shutil.which(words[0])
+        if path:
+            return [path, *words[1:]]
+    raise UnsupportedError(f"no C++ compiler ({variable or 'c++, g++, clang++'} not found)")
 
 
 @cache
 def _version(compiler: str) -> str:
-    """Of the compiler, by what changes when it is updated; asking itself would take longer."""
+    """Return what changes when the compiler is updated; asking the compiler takes longer."""
     real = Path(compiler).resolve()
-    about = real.stat()
-    return f"{real} {about.st_size} {about.st_mtime_ns}"
+    status = real.stat()
+    return f"{real} {status.st_size} {status.st_mtime_ns}"
 
 
 def _native() -> str:
@@ -99,10 +99,10 @@ def _native() -> str:
 
 @cache
 def _processor() -> str:
-    """What this machine's instructions are: a cache may be shared with another."""
+    """Return the instructions of this machine, as machines may share a cache."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        told = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
-        return "".join(sorted(set(told)))
+        facts = {line for line in lines if line.startswith(("flags", "Features", "model name"))}
+        return "".join(sorted(facts))
     return f"{platform.machine()} {platform.processor()}"
 
 
@@ -110,53 +110,56 @@ def _folder() -> Path:
     return (user_cache() / "kernels").absolute()
 
 
-def _seal(kept: Path) -> Path:
-    return kept.with_suffix(".json")
+def _digest_file(library: Path) -> Path:
+    return library.with_suffix(".json")
 
 
-def _digest(kept: Path) -> str:
-    return hashlib.blake2b(kept.read_bytes(), digest_size=32).hexdigest()
+def _digest(library: Path) -> str:
+    return hashlib.blake2b(library.read_bytes(), digest_size=32).hexdigest()
 
 
-def _sound(kept: Path) -> bool:
-    """Whether it is there and is what the compiler wrote."""
+def _is_intact(library: Path) -> bool:
+    """Return whether the library exists and is what the compiler wrote."""
     with suppress(OSError, ValueError):
-        sealed = json.loads(_seal(kept).read_text(encoding="utf-8"))
-        return isinstance(sealed, dict) and sealed.get("digest") == _digest(kept)
+        written = json.loads(_digest_file(library).read_text(encoding="utf-8"))
+        return isinstance(written, dict) and written.get("digest") == _digest(library)
     return False
 
 
-def _sweep(folder: Path) -> None:
-    """Away with what builds have left that were killed long ago."""
+def _remove_stale_builds(folder: Path) -> None:
+    """Remove the folders of builds that were killed long ago."""
     for left in folder.glob(f"{BUILDING}*"):
         if time.time() - left.stat().st_mtime > STALE:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _keep(made: Path, kept: Path) -> Path:
-    seal = made.with_suffix(".json")
-    seal.write_text(json.dumps({"digest": _digest(made)}), encoding="utf-8")
-    # A reader between the two renames sees a seal that does not fit, and builds it again.
-    made.replace(kept)
-    seal.replace(_seal(kept))
-    return kept
+def _keep(compiled: Path, cached: Path) -> Path:
+    """Move a compiled library into the cache and return its place there."""
+    digest = _digest_file(compiled)
+    digest.write_text(json.dumps({"digest": _digest(compiled)}), encoding="utf-8")
+    # A reader between the two renames sees a digest that does not fit, and builds again.
+    compiled.replace(cached)
+    digest.replace(_digest_file(cached))
+    return cached
 
 
 def _compile(source: str, command: list[str], folder: Path) -> Path:
-    text, made = folder / "kernel.cpp", folder / "kernel.so"
+    """Return the file of the compiled library."""
+    text, compiled = folder / "kernel.cpp", folder / "kernel.so"
     text.write_text(source, encoding="utf-8")
     try:
         done = subprocess.run(
-            [*command, str(text), "-o", str(made)],
+            [*command, str(text), "-o", str(compiled)],
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PATIENCE,
+            timeout=COMPILER_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnsupportedError(f"the compiler {command[0]} fails ({error})") from error
-    if done.returncode or not made.exists():
-        said = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
-        raise UnsupportedError(f"the compiler {command[0]} fails ({said.strip()})")
-    return made
+    if done.returncode or not compiled.exists():
+        errors = (line.strip() for line in done.stderr.splitlines() if "error" in line)
+        reason = next(errors, "no message")
+        raise UnsupportedError(f"the compiler {command[0]} fails ({reason})")
+    return compiled
