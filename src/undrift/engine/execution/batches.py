@@ -48,7 +48,8 @@ class Keys(NamedTuple):
 
     def at(self, step: int | Tensor) -> Keys:
         """Return the keys of one step."""
-        return Keys(*(None if keys is None else keyed.fold(keys, step) for keys in self))
+        dropout, augment = (None if keys is None else keyed.fold(keys, step) for keys in self)
+        return Keys(dropout, augment)
 
 
 class Minibatches:

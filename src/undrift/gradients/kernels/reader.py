@@ -166,7 +166,8 @@ class _Reader:
             raise UnsupportedError(
                 f"a Linear of {part.weight.numel()} weights, fast enough in torch"
             )
-        return Matrix(self.shape, (part.out_features,), *self._places(name, part))
+        weight, bias = self._places(name, part)
+        return Matrix(self.shape, (part.out_features,), weight, bias)
 
     def _convolution(self, name: str, part: nn.Conv2d) -> Convolution:
         if part.groups != 1 or part.dilation != (1, 1) or part.padding_mode != "zeros":
@@ -177,25 +178,26 @@ class _Reader:
             raise UnsupportedError(
                 f"a Conv2d of {part.weight.numel()} weights, fast enough in torch"
             )
-        window = _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
-        out = (part.out_channels, *self._windows("Conv2d", *window))
-        return Convolution(self.shape, out, *window, *self._places(name, part))
+        kernel, stride, padding = _window(part)
+        out = (part.out_channels, *self._windows("Conv2d", kernel, stride, padding))
+        weight, bias = self._places(name, part)
+        return Convolution(self.shape, out, kernel, stride, padding, weight, bias)
 
     def _max_pool(self, _: str, part: nn.MaxPool2d) -> Pooling:
         if _pair(part.dilation) != (1, 1) or part.ceil_mode or part.return_indices:
             raise UnsupportedError("MaxPool2d with dilation, ceil_mode or indices")
-        window = _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
-        if math.prod(window[0]) > 127:
+        kernel, stride, padding = _window(part)
+        if math.prod(kernel) > 127:
             raise UnsupportedError("MaxPool2d with more than 127 places in a window")
-        out = (self.shape[0], *self._windows("MaxPool2d", *window))
-        return Pooling(self.shape, out, "max", *window)
+        out = (self.shape[0], *self._windows("MaxPool2d", kernel, stride, padding))
+        return Pooling(self.shape, out, "max", kernel, stride, padding)
 
     def _avg_pool(self, _: str, part: nn.AvgPool2d) -> Pooling:
         if part.ceil_mode or part.divisor_override is not None:
             raise UnsupportedError("AvgPool2d with ceil_mode or a divisor")
-        window = _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
-        out = (self.shape[0], *self._windows("AvgPool2d", *window))
-        return Pooling(self.shape, out, "avg", *window, part.count_include_pad)
+        kernel, stride, padding = _window(part)
+        out = (self.shape[0], *self._windows("AvgPool2d", kernel, stride, padding))
+        return Pooling(self.shape, out, "avg", kernel, stride, padding, part.count_include_pad)
 
     def _windows(self, who: str, kernel: IntPair, stride: IntPair, padding: IntPair) -> list[int]:
         """Return the number of windows in each direction."""
@@ -266,6 +268,11 @@ _METHODS: dict[str, Any] = {
     "view": "view",
     "reshape": "view",
 }
+
+
+def _window(part: nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d) -> tuple[IntPair, IntPair, IntPair]:
+    """Return kernel, stride and padding."""
+    return _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
 
 
 def _pair(value: Any) -> IntPair:
