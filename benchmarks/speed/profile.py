@@ -22,7 +22,7 @@ from benchmarks.speed.table import replaced
 from benchmarks.speed.workloads import WORK, WORKLOADS, write
 
 from undrift.engine import federated_run
-from undrift.engine.execution import batches, cohort
+from undrift.engine.execution import aggregate, batches
 from undrift.engine.execution.local import Group
 from undrift.gradients.kernels import Kernels
 from undrift.gradients.mlp import Dense
@@ -60,15 +60,14 @@ class Stopwatch:
 def watch() -> Stopwatch:
     """Time the parts of a round; the rest is the algorithm's arithmetic and the loop itself."""
     watch = Stopwatch()
-    watch.timed(Autograd, "one", "gradients")
-    watch.timed(Autograd, "many", "gradients")
-    watch.timed(Dense, "one", "gradients")
-    watch.timed(Dense, "many", "gradients")
+    watch.timed(Autograd, "gradient", "gradients")
+    watch.timed(Autograd, "gradients", "gradients")
+    watch.timed(Dense, "gradient", "gradients")
+    watch.timed(Dense, "gradients", "gradients")
     watch.timed(Kernels, "_call", "gradients")
     watch.timed(Group, "table", "batches")
     watch.timed(batches.Minibatches, "at", "batches")
-    watch.timed(cohort, "_add", "aggregation")
-    watch.timed(cohort, "_not_finite", "aggregation")
+    watch.timed(aggregate.UploadSum, "add", "aggregation")
     watch.timed(federated_run.FederatedRun, "_record", "records")
     return watch
 

@@ -1,18 +1,27 @@
-"""An objective that is zero everywhere, to see what form a method gives its states and uploads."""
+"""The form of a method's messages and states, found without anybody's data.
+
+A method runs one round with a loop that takes no step on an objective that is zero everywhere. What
+it returns has the structure, the shapes and the dtypes of a real round's uploads, answers and
+client states, and values that mean nothing. So whoever needs the form, such as a process without a
+client in the cohort, need not look at a sample.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from undrift.core import Outputs, Vector
+from undrift import tree
+from undrift.core import Cohort, Federated, Objective, Outputs, Prelude, Vector
+
+T = TypeVar("T")
 
 
 class ZeroObjective:
-    """F = 0, as an `Objective`."""
+    """An `Objective` that is zero everywhere."""
 
     t, k = 0, 0
 
@@ -26,7 +35,73 @@ class ZeroObjective:
         return torch.zeros_like(x)
 
     def outputs(self, x: Vector) -> Outputs:
-        return Outputs(*(x.new_zeros((1, 1)) for _ in Outputs._fields))
+        zero = x.new_zeros((1, 1))
+        return Outputs(logits=zero, features=zero, loss=zero)
 
     def plus(self, term: Callable[[Vector], Tensor]) -> Self:
         return self
+
+
+class ZeroLoop:
+    """A `Loop` that takes no step: it returns what it is given.
+
+    The form of an upload is right if a method hands to its loop what it gets back, in form. Clients
+    with different numbers of steps cannot be stacked otherwise, so methods do so anyway.
+    """
+
+    t, mean_count = 0, 1.0
+
+    def __init__(self, x: Vector) -> None:
+        self.count, self.full = x.new_ones(()), ZeroObjective(x)
+
+    def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
+        return init
+
+    def draw(self, purpose: str, like: Tensor) -> Tensor:
+        return torch.zeros_like(like)
+
+
+def client_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
+    """Return a tree of zeros that has the form of a client's state between two rounds."""
+    return _zeros(_round(algorithm, x0)[2])
+
+
+def answer_form(algorithm: Prelude[Any, Any, Any, Any], x0: Vector) -> Any:
+    """Return a tree of zeros that has the form of an answer to what the server asks."""
+    return _zeros(_answered(algorithm, x0)[0])
+
+
+def wire_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
+    """Return a tree of zeros that has the form of a packed upload, as it travels."""
+    return _zeros(_round(algorithm, x0)[1])
+
+
+def upload_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
+    """Return a tree of zeros that has the form of an unpacked upload, as the server adds it up."""
+    return _zeros(_round(algorithm, x0)[0])
+
+
+def _round(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> tuple[Any, Any, Any]:
+    """Return upload, wire and client state of a round without steps."""
+    loop = ZeroLoop(x0)
+    if isinstance(algorithm, Prelude):
+        answer, client, server = _answered(algorithm, x0)
+        server = algorithm.hear(server, answer, Cohort(t=0, population=1, size=1, mass=1.0))
+    else:
+        server = algorithm.init(x0)
+        client = algorithm.init_client(x0, algorithm.broadcast(server))
+    upload, client = algorithm.local(algorithm.broadcast(server), client, loop)
+    wire, client = algorithm.pack(upload, client, loop)
+    return algorithm.unpack(wire), wire, client
+
+
+def _answered(algorithm: Prelude[Any, Any, Any, Any], x0: Vector) -> tuple[Any, Any, Any]:
+    """Return answer, client state and server state of a prelude without steps."""
+    server = algorithm.init(x0)
+    client = algorithm.init_client(x0, algorithm.broadcast(server))
+    answer, client = algorithm.answer(algorithm.ask(server), client, ZeroLoop(x0))
+    return answer, client, server
+
+
+def _zeros(values: T) -> T:
+    return tree.map(torch.zeros_like, values)

@@ -137,3 +137,15 @@ def import_or_none(name: str) -> Any:
 def _import(name: str) -> Any:
     importlib.import_module(name.partition(".")[0])  # a loaded module may outlive its package
     return importlib.import_module(name)
+
+
+def first_line(error: BaseException, *, named: bool = False) -> str:
+    """Return the first line of an error's message without its full stop, to quote it in a sentence.
+
+    The error's type stands before the line if it is to be `named`, and alone without a message.
+    """
+    name = type(error).__name__
+    line = (str(error).strip().splitlines() or [""])[0].rstrip(" .:")
+    if not line:
+        return name
+    return f"{name}: {line}" if named else line

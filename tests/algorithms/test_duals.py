@@ -104,7 +104,7 @@ def learnt(algorithm: Any, state: Any) -> Tensor:
 def duals(run: ud.Run) -> Tensor:
     """(N, D) the same of all clients; zero if never seen."""
     states, zero = run.client_states, torch.zeros_like(run.x)
-    count = len(run._executor.planner.clients)
+    count = len(run._executor.planner.census)
     return torch.stack(
         [learnt(run.algorithm, states[i]) if i in states else zero for i in range(count)]
     )

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import undrift as ud
 from tests.support import distance
 from undrift import testing
-from undrift.engine.participation import parse, population_weights
-from undrift.engine.plan import Plan, Planner, minibatches, whole
+from undrift.engine.execution.tables import BatchTable, full_table, minibatch_table
+from undrift.engine.plan import Assignment, Plan
 
 
 class CountingNet(nn.Module):
@@ -105,9 +105,7 @@ def test_stacking_sorts_clients_by_work() -> None:
 def test_clients_that_end_early_do_not_wait_for_long_ones(
     counts: list[int], row_cost: float, expected: list[list[int]]
 ) -> None:
-    ids = np.arange(len(counts))
-    cohort = ud.Cohort(0, len(counts), len(counts), 1.0)
-    plan = Plan(0, ids, ids / ids.sum(), np.array(counts), cohort)
+    plan = Plan.trial(np.arange(len(counts)), counts, len(counts))
     groups = plan.groups_of_like_work(10, row_cost)
     assert [group.tolist() for group in groups] == expected
     assert [len(group) for group in plan.groups_of_like_work(1, row_cost)] == [1] * len(counts)
@@ -212,16 +210,27 @@ def test_dropout_masks_differ_between_steps_rounds_and_clients() -> None:
     assert set(base.tolist()) <= {0.0, 1 / 0.75}
 
 
-def planner(sizes: tuple[int, ...], batch_size: int | None) -> Planner:
-    clients = testing.small_clients(sizes)
-    weights = population_weights("size", clients.sizes)
-    return Planner(clients, weights, parse(1.0), ud.Steps(1), batch_size, seed=0)
+def table_of(
+    clients: ud.Clients, ids: list[int], counts: list[int], batch_size: int | None, passed: int = 0
+) -> BatchTable:
+    """Minibatches of these clients in round 0."""
+    assignment = Assignment(
+        t=0,
+        ids=np.array(ids),
+        counts=np.array(counts),
+        mean_count=1.0,
+        seed=0,
+        batch_size=batch_size,
+        width=0,
+    )
+    held = [clients.of(i) for i in ids]
+    return minibatch_table(assignment, held, passed, torch.device("cpu"))
 
 
 def test_an_epoch_visits_every_sample_once_and_reshuffles() -> None:
-    plan = planner((10, 7), 4)
-    table = minibatches(plan, 0, np.array([0, 1]), np.array([6, 4]), 0, torch.device("cpu"))
-    held = [plan.clients.of(0), plan.clients.of(1)]
+    clients = testing.small_clients((10, 7))
+    table = table_of(clients, [0, 1], [6, 4], 4)
+    held = [clients.of(0), clients.of(1)]
     epochs = []
     for client, steps in ((0, 3), (1, 2)):
         for epoch in range(2):
@@ -237,18 +246,18 @@ def test_an_epoch_visits_every_sample_once_and_reshuffles() -> None:
 
 
 def test_the_second_pass_continues_the_first() -> None:
-    plan, one = planner((10, 7), 4), np.array([0])
-    long = minibatches(plan, 0, one, np.array([6]), 0, torch.device("cpu"))
+    clients = testing.small_clients((10, 7))
+    long = table_of(clients, [0], [6], 4)
     for passed in (0, 1, 2):
-        short = minibatches(plan, 0, one, np.array([2]), passed, torch.device("cpu"))
+        short = table_of(clients, [0], [2], 4, passed)
         assert torch.equal(short.index[0], long.index[0, 2 * passed : 2 * passed + 2])
 
 
 def test_without_a_batch_size_every_step_sees_all_local_data_in_order() -> None:
-    plan = planner((5, 8), None)
-    table = minibatches(plan, 3, np.array([1]), np.array([2]), 0, torch.device("cpu"))
-    assert table.index[0].tolist() == [plan.clients.of(1).tolist()] * 2
-    assert whole(plan, np.array([0]), torch.device("cpu")).index.shape == (1, 1, 5)
+    clients = testing.small_clients((5, 8))
+    table = table_of(clients, [1], [2], None)
+    assert table.index[0].tolist() == [clients.of(1).tolist()] * 2
+    assert full_table([clients.of(0)], None, torch.device("cpu")).index.shape == (1, 1, 5)
 
 
 @dataclass(frozen=True)
@@ -605,7 +614,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_never_padded(loss: Any) -> None:
 
 
 def test_large_finite_updates_are_not_called_infinite() -> None:
-    from undrift.engine.execution.cohort import finite_rows
+    from undrift.tree import finite_rows
 
     rows = torch.tensor([[3e38, 3e38], [1.0, torch.nan], [torch.inf, -torch.inf], [1.0, 2.0]])
     assert finite_rows(rows).tolist() == [True, False, False, True]

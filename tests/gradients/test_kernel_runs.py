@@ -161,8 +161,8 @@ class TestChoice:
             finish(small(Bad(lr=0.1)))
 
     def test_a_wrong_gradient_is_never_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        right = Kernels.one
-        monkeypatch.setattr(Kernels, "one", lambda *given: right(*given) + 0.1)
+        right = Kernels.gradient
+        monkeypatch.setattr(Kernels, "gradient", lambda *given: right(*given) + 0.1)
         with pytest.raises(ValueError, match="differs from torch's by"):
             small()
 

@@ -56,8 +56,8 @@ def by_torch(task: Task, x: Tensor, batch: Batch) -> Tensor:
     """One client after the other, so that nothing of the stack is shared."""
     rows = []
     for i in range(len(x)):
-        own = Batch(**{name: leaf[i] for name, leaf in batch.given().items()})
-        rows.append(Autograd().one(task, x[i], own))
+        own = Batch(**{name: leaf[i] for name, leaf in batch.present().items()})
+        rows.append(Autograd().gradient(task, x[i], own))
     return torch.stack(rows)
 
 
@@ -155,20 +155,20 @@ class TestAgainstTorch:
     def test_gradients_are_torchs(self, built: Any, samples: int) -> None:
         task, kernels, shape, outputs = built
         x, batch = batch_of(task, shape, outputs, clients=3, samples=samples)
-        ours = kernels.many(task, x, batch)
+        ours = kernels.gradients(task, x, batch)
         assert_close(ours, by_torch(task, x, batch))
-        own = Batch(**{name: leaf[1] for name, leaf in batch.given().items()})
-        assert torch.equal(kernels.one(task, x[1], own), ours[1])
+        own = Batch(**{name: leaf[1] for name, leaf in batch.present().items()})
+        assert torch.equal(kernels.gradient(task, x[1], own), ours[1])
 
     def test_threads_do_not_change_a_bit(self, built: Any) -> None:
         task, kernels, shape, outputs = built
         x, batch = batch_of(task, shape, outputs, clients=9, samples=11)
         kernels.threads = 1
-        alone = kernels.many(task, x, batch)
+        alone = kernels.gradients(task, x, batch)
         for threads in (2, 3, 8):
             kernels.threads = threads
             for _ in range(5):
-                assert torch.equal(kernels.many(task, x, batch), alone)
+                assert torch.equal(kernels.gradients(task, x, batch), alone)
 
     def test_places_in_the_pool_are_samples(self, built: Any) -> None:
         task, kernels, shape, outputs = built
@@ -180,8 +180,8 @@ class TestAgainstTorch:
         places = BatchIndices(pool.inputs[0], pool.targets[0], index, counts, keys)
         valid = (torch.arange(6) < counts[:, None]).float()
         batch = Batch(pool.inputs[0][index], pool.targets[0][index], valid, keys)
-        picked = kernels.at(x, places)
-        assert torch.equal(picked, kernels.many(task, x, batch))
+        picked = kernels.gradients_at(x, places)
+        assert torch.equal(picked, kernels.gradients(task, x, batch))
         assert not picked[2].any()  # of no sample
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -196,7 +196,7 @@ class TestAgainstTorch:
             batch.inputs[1, 0].flatten()[2] = bad
         else:
             x[1, 0 if where == "weight" else -1] = bad
-        ours, theirs = kernels.many(task, x, batch), by_torch(task, x, batch)
+        ours, theirs = kernels.gradients(task, x, batch), by_torch(task, x, batch)
         assert torch.equal(ours.isfinite(), theirs.isfinite())
         assert_close(ours[[0, 2]], theirs[[0, 2]])
 
@@ -206,31 +206,31 @@ class TestAgainstTorch:
         task, kernels = kernels_of(model, (6,), loss, 0 if loss is F.cross_entropy else 5)
         for samples in (1, 2, 9):
             x, batch = batch_of(task, (6,), 5, clients=2, samples=samples)
-            assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+            assert_close(kernels.gradients(task, x, batch), by_torch(task, x, batch))
             large = batch._replace(inputs=batch.inputs * 1e3)
-            assert_close(kernels.many(task, x, large), by_torch(task, x, large))
+            assert_close(kernels.gradients(task, x, large), by_torch(task, x, large))
 
     def test_of_equals_in_a_window_the_first_is_the_largest(self) -> None:
         model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3))
         task, kernels = kernels_of(model, (1, 5, 5))
         x, batch = batch_of(task, (1, 5, 5), 3, clients=2, samples=5)
         x[:, :8] = 0.0  # the weights, so that all places are their channel's bias
-        assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+        assert_close(kernels.gradients(task, x, batch), by_torch(task, x, batch))
 
     def test_a_stack_that_shares_its_model(self) -> None:
         task, kernels = kernels_of(nn.Sequential(nn.Linear(6, 5)), (6,))
         _, batch = batch_of(task, (6,), 5, clients=4, samples=3)
         x = task.layout.gather(task.model)
-        shared = kernels.many(task, x.expand(4, -1), batch)
-        assert torch.equal(shared, kernels.many(task, x.repeat(4, 1), batch))
+        shared = kernels.gradients(task, x.expand(4, -1), batch)
+        assert torch.equal(shared, kernels.gradients(task, x.repeat(4, 1), batch))
 
     def test_callers_on_several_threads(self) -> None:
         task, kernels = kernels_of(*net("logistic")[:2])
         x, batch = batch_of(task, (1, 5, 7), 10, clients=8, samples=6)
-        right, wrong = kernels.many(task, x, batch), []
+        right, wrong = kernels.gradients(task, x, batch), []
 
         def call() -> None:
-            made = [kernels.many(task, x, batch) for _ in range(50)]
+            made = [kernels.gradients(task, x, batch) for _ in range(50)]
             wrong.extend(g for g in made if not torch.equal(g, right))
 
         callers = [threading.Thread(target=call) for _ in range(4)]
@@ -247,10 +247,10 @@ class TestWhatItWasNotMadeFor:
         task, kernels = kernels_of(nn.Sequential(nn.Linear(6, 5)), (6,))
         x, batch = batch_of(task, (6,), 5, clients=2, samples=2)
         batch.targets[0, 1] = -100
-        assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+        assert_close(kernels.gradients(task, x, batch), by_torch(task, x, batch))
         batch.targets[0, 1] = 5
         with pytest.raises((IndexError, RuntimeError)):
-            kernels.many(task, x, batch)
+            kernels.gradients(task, x, batch)
 
     def test_another_shape_or_type_is_left_to_torch(self) -> None:
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3))
@@ -258,9 +258,9 @@ class TestWhatItWasNotMadeFor:
         x, batch = batch_of(task, (1, 5, 5), 3, clients=2, samples=2)
         wide = batch._replace(inputs=batch.inputs.transpose(2, 3))
         with pytest.raises(RuntimeError):  # torch's own words on (5, 1, 5)
-            kernels.many(task, x, wide)
+            kernels.gradients(task, x, wide)
         double = batch._replace(inputs=batch.inputs.double())
-        assert kernels.many(task, x.double(), double).dtype == torch.float64
+        assert kernels.gradients(task, x.double(), double).dtype == torch.float64
 
     def test_without_a_key_nothing_is_dropped(self) -> None:
         model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 3)).eval()
@@ -268,7 +268,7 @@ class TestWhatItWasNotMadeFor:
         x, batch = batch_of(task, (6,), 3, clients=1, samples=2)
         model.eval()
         own = batch._replace(keys=None)
-        assert_close(kernels.many(task, x, own), by_torch(task, x, own))
+        assert_close(kernels.gradients(task, x, own), by_torch(task, x, own))
 
 
 class TestReader:
@@ -299,12 +299,12 @@ class TestReader:
         task, kernels = kernels_of(model, (1, 10, 10))
         task = Task(task.model, task.layout, task.loss, randomness="dropout")
         x, batch = batch_of(task, (1, 10, 10), 3, clients=2, samples=5)
-        assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+        assert_close(kernels.gradients(task, x, batch), by_torch(task, x, batch))
 
     def test_reads_a_layer_that_is_the_whole_model(self) -> None:
         task, kernels = kernels_of(nn.Linear(6, 3), (6,))
         x, batch = batch_of(task, (6,), 3, clients=2, samples=5)
-        assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+        assert_close(kernels.gradients(task, x, batch), by_torch(task, x, batch))
 
     def test_threads_that_do_something_else_are_left_alone(self) -> None:
         """While a tracer is at work, torch is changed for everybody."""
@@ -433,4 +433,4 @@ class TestAnyChain:
         targets = 0 if loss is F.cross_entropy else outputs
         task, kernels = kernels_of(model, shape, loss, targets)
         x, batch = batch_of(task, shape, outputs, clients=3, samples=samples, seed=seed)
-        assert_close(kernels.many(task, x, batch), by_torch(task, x, batch))
+        assert_close(kernels.gradients(task, x, batch), by_torch(task, x, batch))

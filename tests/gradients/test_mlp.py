@@ -49,19 +49,19 @@ class TestAgainstAutograd:
         inputs = torch.randn(clients, samples, wide, dtype=torch.float64)
         valid = (torch.rand(clients, samples) < 0.6).double() if padded else None
         batch = Batch(inputs, torch.randint(classes, (clients, samples)), valid)
-        many = dense.many(task, x, batch)
-        assert torch.allclose(many, Autograd().many(task, x, batch), rtol=0, atol=1e-12)
+        many = dense.gradients(task, x, batch)
+        assert torch.allclose(many, Autograd().gradients(task, x, batch), rtol=0, atol=1e-12)
         for i in range(clients):
-            own = Batch(**{name: leaf[i] for name, leaf in batch.given().items()})
-            assert torch.allclose(dense.one(task, x[i], own), many[i], rtol=0, atol=1e-12)
+            own = Batch(**{name: leaf[i] for name, leaf in batch.present().items()})
+            assert torch.allclose(dense.gradient(task, x[i], own), many[i], rtol=0, atol=1e-12)
 
     def test_a_stack_that_shares_its_model(self) -> None:
         """At the first step all clients are at the same x, which vmap hands over only once."""
         task = task_of(nn.Sequential(nn.Linear(3, 2)))
         x = torch.randn(task.layout.size)
         batch = Batch(torch.randn(4, 5, 3), torch.randint(2, (4, 5)))
-        spread = Dense.of(task).many(task, x.expand(4, -1), batch)
-        alike = Dense.of(task).many(task, x.expand(4, -1).contiguous(), batch)
+        spread = Dense.of(task).gradients(task, x.expand(4, -1), batch)
+        alike = Dense.of(task).gradients(task, x.expand(4, -1).contiguous(), batch)
         assert torch.equal(spread, alike)
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -72,7 +72,8 @@ class TestAgainstAutograd:
         x = torch.randn(1, task.layout.size)
         x[0, 1] = bad
         batch = Batch(torch.randn(1, 5, 3), torch.randint(2, (1, 5)))
-        ours, theirs = Dense.of(task).many(task, x, batch), Autograd().many(task, x, batch)
+        ours = Dense.of(task).gradients(task, x, batch)
+        theirs = Autograd().gradients(task, x, batch)
         assert torch.equal(ours.isfinite(), theirs.isfinite())
 
 
@@ -173,5 +174,6 @@ def test_labels_may_be_bytes() -> None:
     task = task_of(nn.Sequential(nn.Linear(3, 2)))
     x, inputs = torch.randn(task.layout.size), torch.randn(5, 3)
     labels = torch.randint(2, (5,))
-    found = [Dense.of(task).one(task, x, Batch(inputs, kind)) for kind in (labels, labels.byte())]
-    assert torch.equal(*found)
+    dense = Dense.of(task)
+    both = [dense.gradient(task, x, Batch(inputs, kind)) for kind in (labels, labels.byte())]
+    assert torch.equal(*both)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,9 @@ from torch.utils import _pytree as pytree
 from undrift import tree
 from undrift.check import require
 from undrift.comm.codecs import Codec, Wire
-from undrift.core import Cohort, Federated, Loop, Objective, Prelude, Vector
-from undrift.dry import ZeroObjective
+from undrift.core import Cohort, Federated, Loop, Prelude, Vector
+from undrift.dry import ZeroLoop
 from undrift.field_help import documented
-
-T = TypeVar("T")
 
 
 class CompressedClient(NamedTuple):
@@ -87,8 +85,8 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
         client, coded = self.inner.init_client(x0, down), 0
         if self.error_feedback:
             # Only an upload shows how many vectors it has, and all states must have one shape.
-            still = _Still(x0)
-            up, _ = self.inner.pack(*self.inner.local(down, client, still), still)
+            loop = ZeroLoop(x0)
+            up, _ = self.inner.pack(*self.inner.local(down, client, loop), loop)
             coded = sum(_is_vector(leaf, x0.shape[0]) for leaf in tree.leaves(up))
         return CompressedClient(client, x0.new_zeros((coded, x0.shape[0])))
 
@@ -156,18 +154,3 @@ def _is_wire(part: Any) -> bool:
 def _draws(steps: Loop, path: str) -> Callable[[str, Tensor], Tensor]:
     """Return the draws of this leaf, which no other leaf shares."""
     return lambda purpose, like: steps.draw(f"codec/{path}/{purpose}", like)
-
-
-class _Still:
-    """A loop that takes no step on F = 0: with it a method shows the form of its upload."""
-
-    t, mean_count = 0, 1.0
-
-    def __init__(self, x: Vector) -> None:
-        self.count, self.full = x.new_ones(()), ZeroObjective(x)
-
-    def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
-        return init
-
-    def draw(self, purpose: str, like: Tensor) -> Tensor:
-        return torch.zeros_like(like)

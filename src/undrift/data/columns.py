@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from undrift.check import require, require_choice
 from undrift.data.stored import Array, damaged
-from undrift.errors import DataError
+from undrift.errors import DataError, first_line
 
 WHO = "from_huggingface"
 _NEEDED = ("column_names", "features", "select_columns", "with_format", "__len__", "__getitem__")
@@ -47,7 +47,7 @@ class Columns:
             try:
                 value = next(rows)[column]
             except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises
-                got = (str(error).splitlines() or ["damage"])[0].rstrip(".")
+                got = first_line(error)
                 raise self.bad(column, row, "an image", got, "drop the row") from error
             yield self._present(column, row, value)
 

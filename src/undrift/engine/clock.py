@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
-from undrift.core import Cohort, Federated
+from undrift.core import Federated
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
 from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.cohort import Executor
 from undrift.engine.execution.local import Meter
-from undrift.engine.execution.round import play
+from undrift.engine.execution.round import federated_round
 from undrift.engine.plan import Plan
 from undrift.gradients.task import Task
 from undrift.optim.schedules import resolve
@@ -115,7 +115,7 @@ def measure(algorithm: Federated[Any, Any, Any, Any], executor: Executor, popula
     first, second = (_trial(algorithm, executor, population, steps) for steps in (1, 2))
     gradients = second.gradients - first.gradients
     planner = executor.planner
-    n = int(planner.clients.sizes[0])
+    n = int(planner.census.sizes[0])
     epoch = 1 if planner.batch_size is None else math.ceil(n / planner.batch_size)
     passes = (first.gradients - gradients) / epoch
     return Bill(first.bytes_up, first.bytes_down, first.exchanges, passes, gradients)
@@ -126,10 +126,9 @@ def _trial(
 ) -> Meter:
     now, x0 = resolve(algorithm, 0), executor.task.layout.gather(executor.task.model)
     meter = Meter(1)
-    cohort = Cohort(0, population, 1, 1 / population)
-    plan = Plan(0, np.array([0]), np.array([1.0]), np.array([steps]), cohort)
+    plan = Plan.trial(np.array([0]), steps, population)
     with torch.no_grad():
-        play(now, executor, plan, now.init(x0), {}, x0, meter)
+        federated_round(now, executor, plan, now.init(x0), {}, x0, meter)
     return meter
 
 

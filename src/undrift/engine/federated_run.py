@@ -11,7 +11,7 @@ from undrift.core import Federated, Vector
 from undrift.engine.checkpoint import store
 from undrift.engine.execution.cohort import Executor, Tap
 from undrift.engine.execution.local import Meter
-from undrift.engine.execution.round import play
+from undrift.engine.execution.round import federated_round
 from undrift.engine.plan import Plan
 from undrift.engine.run import Run
 from undrift.engine.settings import RunSettings
@@ -41,7 +41,7 @@ class FederatedRun(Run):
 
     def _advance(self, plan: Plan, meter: Meter) -> None:
         now = resolve(self.algorithm, self.round)
-        state, client_states = play(
+        state, client_states = federated_round(
             now, self._executor, plan, self.state, self.client_states, self._x0, meter, self._tap
         )
         self._refuse_bad_model(state.x)

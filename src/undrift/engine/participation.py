@@ -5,8 +5,7 @@ Which combinations are unbiased for sum_i w_i D_i (docs/participation.md has the
 * a fixed size or Bernoulli with uniform weights: unbiased (Bernoulli: given that somebody came);
 * with replacement by weight: unbiased for any weights;
 * a fixed size or Bernoulli with size weights renormalised over the cohort: biased when sizes
-  differ. This is what most libraries do; it is also the default here, for it is what most papers
-  run.
+  differ. Most libraries do this, and it is the default here because most papers run it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Ids = NDArray[np.int64]
 
 
 class Sample(NamedTuple):
-    """Distinct clients in ascending order and their weights in the mean, which sum to one."""
+    """Holds distinct clients in ascending order and their weights in the mean, with sum one."""
 
     ids: Ids
     weights: Floats
@@ -34,18 +33,24 @@ class Sample(NamedTuple):
 
 @runtime_checkable
 class Participation(Protocol):
+    """Draws the cohort of each round."""
+
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
-        """Draw round t's cohort among those present; `population` are everybody's weights."""
+        """Return round t's cohort among those present; `population` are everybody's weights."""
         ...
 
-    def check(self, population: int, rounds: int) -> None: ...
+    def check(self, population: int, rounds: int) -> None:
+        """Raise if the law cannot serve so many clients in so many rounds."""
+        ...
 
 
-def _everybody(population: Floats, present: Ids | None) -> Ids:
+def _present(population: Floats, present: Ids | None) -> Ids:
+    """Return the clients that are present, which are all where `present` is None."""
     return np.arange(len(population)) if present is None else present
 
 
 def _renormalised(ids: Ids, population: Floats, t: int) -> Sample:
+    """Return these clients with their weights among themselves."""
     weights = population[ids]
     if weights.sum() <= 0:
         raise ValueError(
@@ -57,17 +62,19 @@ def _renormalised(ids: Ids, population: Floats, t: int) -> Sample:
 
 @dataclass(frozen=True)
 class FixedSize:
-    """`count` clients without replacement, or all that are present when they are fewer."""
+    """Draws `count` clients without replacement, or takes all if fewer are present."""
 
     count: int
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
-        ids = _everybody(population, present)
+        """Return round t's cohort."""
+        ids = _present(population, present)
         if self.count < len(ids):
             ids = keyed.generator(seed, "cohort", t).choice(ids, self.count, replace=False)
         return _renormalised(np.sort(ids), population, t)
 
     def check(self, population: int, rounds: int) -> None:
+        """Raise if there are not so many clients."""
         require(
             1 <= self.count <= population,
             "participation",
@@ -78,7 +85,7 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Fraction:
-    """This share of the clients present, at least one, without replacement."""
+    """Draws this share of the clients present, at least one, without replacement."""
 
     share: float
 
@@ -91,19 +98,21 @@ class Fraction:
         )
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
-        there = len(_everybody(population, present))
+        """Return round t's cohort."""
+        size = len(_present(population, present))
         # The small term repairs products such as 0.29 * 100 = 28.999999999999996.
-        count = max(1, int(self.share * there + 1e-9))
+        count = max(1, int(self.share * size + 1e-9))
         return FixedSize(count).sample(t, population, seed, present)
 
-    def check(self, population: int, rounds: int) -> None: ...
+    def check(self, population: int, rounds: int) -> None:
+        """Accept any number of clients and rounds."""
 
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Every client independently with probability p; drawn again until somebody comes.
+    """Draws every client independently with probability p, again until a cohort is not empty.
 
-    After many vain draws one client is taken, which is what the law tends to for small p.
+    After many empty draws it takes one client, as the law does in the limit of small p.
     """
 
     p: float
@@ -112,23 +121,25 @@ class Bernoulli:
         require(0 < self.p <= 1, "Bernoulli", "a probability in (0, 1]", self.p)
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
-        there = _everybody(population, present)
+        """Return round t's cohort."""
+        candidates = _present(population, present)
         rng = keyed.generator(seed, "cohort", t)
         for _ in range(1000):
-            ids = there[rng.random(len(there)) < self.p]
+            ids = candidates[rng.random(len(candidates)) < self.p]
             if len(ids):
                 return _renormalised(ids, population, t)
-        return _renormalised(rng.choice(there, 1), population, t)
+        return _renormalised(rng.choice(candidates, 1), population, t)
 
-    def check(self, population: int, rounds: int) -> None: ...
+    def check(self, population: int, rounds: int) -> None:
+        """Accept any number of clients and rounds."""
 
 
 @dataclass(frozen=True)
 class WithReplacement:
-    """`count` draws with probability w_i; a client drawn twice counts twice (the thesis's law).
+    """Makes `count` draws by weight; a client drawn twice counts twice (the thesis's law).
 
-    Unbiased for the model. Means of duals over all clients (SCAFFOLD's c) are exact only when
-    clients are drawn without replacement; a method that keeps one is warned.
+    The law is unbiased for the model. Means of duals over all clients (SCAFFOLD's c) are exact only
+    when clients are drawn without replacement; a method that keeps one is warned.
     """
 
     count: int
@@ -137,28 +148,30 @@ class WithReplacement:
         require(self.count >= 1, "WithReplacement", "at least one draw", self.count)
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
-        there = _everybody(population, present)
-        chances = _renormalised(there, population, t).weights
-        draws = keyed.generator(seed, "cohort", t).choice(there, self.count, p=chances)
+        """Return round t's cohort."""
+        candidates = _present(population, present)
+        chances = _renormalised(candidates, population, t).weights
+        draws = keyed.generator(seed, "cohort", t).choice(candidates, self.count, p=chances)
         ids, times = np.unique(draws, return_counts=True)
         return Sample(ids, times / self.count)
 
-    def check(self, population: int, rounds: int) -> None: ...
+    def check(self, population: int, rounds: int) -> None:
+        """Accept any number of clients and rounds."""
 
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Explicit cohorts, one list of client ids per round, or a function of the round."""
+    """Takes explicit cohorts: one list of client ids per round, or a function of the round."""
 
     of: Sequence[Sequence[int]] | Callable[[int], Sequence[int]]
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
+        """Return round t's cohort, or raise if a client is unknown, repeated or absent."""
         listed = self.of(t) if callable(self.of) else self.of[t]
-        given = np.asarray(listed)
-        ids = np.unique(given.astype(np.int64))
-        whole = np.issubdtype(given.dtype, np.integer)
+        array = np.asarray(listed)
+        ids = np.unique(array.astype(np.int64))
         if (
-            not whole
+            not np.issubdtype(array.dtype, np.integer)
             or len(ids) == 0
             or len(ids) != len(listed)
             or ids[0] < 0
@@ -168,11 +181,12 @@ class Cohorts:
                 f"participation needs a cohort of distinct clients in 0...{len(population) - 1}, "
                 f"got {list(listed)} in round {t + 1}."
             )
-        absent = np.setdiff1d(ids, _everybody(population, present))
+        absent = np.setdiff1d(ids, _present(population, present))
         require(len(absent) == 0, "participation", f"clients present in round {t + 1}", absent)
         return _renormalised(ids, population, t)
 
     def check(self, population: int, rounds: int) -> None:
+        """Raise if a listed cohort is missing or invalid."""
         if callable(self.of):
             return
         require(
@@ -193,7 +207,7 @@ AnyParticipation = (
 
 
 def parse(participation: AnyParticipation) -> Participation:
-    """A float is a fraction, an int a count, a list or function explicit cohorts."""
+    """Return a law: a float is a fraction, an int a count, a list or function explicit cohorts."""
     if isinstance(participation, bool):
         raise ValueError("participation needs a fraction or a count, got a bool; write 1.0.")
     if isinstance(participation, int | np.integer):
@@ -213,7 +227,7 @@ Weighting = Literal["size", "uniform"] | Sequence[float]
 
 
 def population_weights(weighting: Weighting, sizes: NDArray[np.int64]) -> Floats:
-    """w_i of every client, with sum one."""
+    """Return w_i of every client, with sum one."""
     if isinstance(weighting, str):
         require_choice("simulate", "weighting", weighting, ("size", "uniform"))
         raw = sizes.astype(np.float64) if weighting == "size" else np.ones(len(sizes))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from undrift import tree
 from undrift.comm.routes import Route
-from undrift.core import Cohort, Peer, Vector
+from undrift.core import Peer, Vector
 from undrift.dry import ZeroObjective
 from undrift.engine.checkpoint import store
 from undrift.engine.collectives.base import Exchange
@@ -57,7 +57,7 @@ class PeerRun(Run):
 
     @property
     def size(self) -> int:
-        return len(self._planner.clients)
+        return len(self._planner.census)
 
     @property
     def state(self) -> Any:
@@ -98,10 +98,7 @@ class PeerRun(Run):
 
     def _begin(self) -> Any:
         """Return the states before the first round; a resumed run does not pay for them."""
-        everybody = np.arange(self.size)
-        cohort = Cohort(-1, self.size, self.size, 1.0)
-        one = np.ones(self.size, dtype=np.int64)
-        plan = Plan(-1, everybody, np.full(self.size, 1 / self.size), one, cohort)
+        plan = Plan.trial(np.arange(self.size), 1, self.size, t=-1)
         with self._computing(self.size):
             return self._executor.init(resolve(self.algorithm, 0), plan, self._x0, self._started)
 
@@ -142,7 +139,7 @@ class PeerRun(Run):
         self._traffic = Traffic(self.size)
         exchange = self._exchange(self._traffic)
         now = resolve(self.algorithm, self.round)
-        after = self._executor.play(now, plan, before, exchange, meter)
+        after = self._executor.peer_round(now, plan, before, exchange, meter)
         if after.x.shape != before.x.shape or after.x.dtype != before.x.dtype:
             raise UndriftError(
                 f"{type(now).__name__}.round needs to return x as {tuple(before.x.shape[1:])} "

@@ -1,71 +1,109 @@
-"""The plan of a round: who takes part, how much each runs, and which samples each step sees."""
+"""The plan of a round: who takes part, with which weight, and how many steps each client runs.
+
+A plan needs the sizes and the availability of the clients, which are a `Census`, and none of their
+samples. Which samples a step sees is decided in `execution/tables.py`.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from undrift import keyed
 from undrift.core import Cohort
-from undrift.data.availability import Register
-from undrift.data.clients import Clients
+from undrift.data.availability import Availability, Register
 from undrift.data.work import Work
 from undrift.devices import Fleet, Trace
 from undrift.engine.participation import Floats, Ids, Participation, Sample, WithReplacement
 from undrift.errors import UndriftError
 
+Counts = NDArray[np.int64]
+
+
+class Census(Protocol):
+    """Says what a server may know of its clients: how many there are, their sizes, their presence.
+
+    `Clients` is a census. A server whose clients keep their samples plans with one that holds no
+    data.
+    """
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of samples of every client."""
+        ...
+
+    @property
+    def availability(self) -> Availability | None:
+        """Return the law of who is present in which round, None where everybody always is."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        ...
+
+
+def mean_steps(weights: Floats, counts: Counts) -> float:
+    """Return sum_i w_i K_i, which is exactly K where every K_i is K."""
+    mean = math.fsum(weights * counts)
+    # Methods compare K_i with the mean, so equal K_i must not differ from it by a rounding error.
+    return float(round(mean)) if math.isclose(mean, round(mean), rel_tol=1e-12) else mean
+
 
 @dataclass(frozen=True)
 class Plan:
-    """One round, decided before any work."""
+    """Holds the decisions of one round, which are made before any work."""
 
     t: int
     ids: Ids  # distinct clients, ascending
     weights: Floats  # in the mean of the uploads, sum one
-    counts: NDArray[np.int64]  # K_i
+    counts: Counts  # K_i
+    mean_count: float  # sum_i w_i K_i
     cohort: Cohort
     share: float = 1.0  # of the population that was registered before this round
     missed: int = 0  # clients that were chosen and failed, or had no time for a single step
-    start: float = 0.0  # on the simulated clock, after waiting for somebody to be there
+    start: float = 0.0  # on the simulated clock, after waiting until somebody is present
 
-    @property
-    def mean_count(self) -> float:
-        mean = math.fsum(self.weights * self.counts)
-        # Equal K_i must give exactly K: methods compare K_i with this mean.
-        return float(round(mean)) if math.isclose(mean, round(mean), rel_tol=1e-12) else mean
+    @classmethod
+    def trial(cls, ids: Ids, steps: int | Sequence[int], population: int, t: int = 0) -> Plan:
+        """Return a round of these clients with equal weights, for a run whose result is unused.
+
+        `steps` is K_i, one number for all clients or one for each.
+        """
+        size = len(ids)
+        weights = np.full(size, 1 / size)
+        counts = np.broadcast_to(np.asarray(steps, dtype=np.int64), size).copy()
+        cohort = Cohort(t, population, size, size / population)
+        return cls(t, ids, weights, counts, mean_steps(weights, counts), cohort)
 
     def groups(
         self, chunk: int, among: NDArray[np.int64] | None = None
     ) -> Iterator[NDArray[np.int64]]:
-        """Positions in the cohort, all or those of `among`, `chunk` at a time."""
+        """Yield positions in the cohort, all or those of `among`, `chunk` at a time."""
         order = np.arange(len(self.ids)) if among is None else among
         for start in range(0, len(order), chunk):
             yield order[start : start + chunk]
 
     def by_falling_work(self, among: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Single positions, the longest first: side by side all then end at about the same time."""
+        """Yield single positions, the longest first, so that threads end at about the same time."""
         return iter(among[np.argsort(-self.counts[among], kind="stable")][:, None])
 
     def groups_of_like_work(
         self, chunk: int, row_cost: float, among: NDArray[np.int64] | None = None
     ) -> Iterator[NDArray[np.int64]]:
-        """Positions, all or those of `among`, by falling K_i, at most `chunk` at a time.
+        """Yield positions, all or those of `among`, by falling K_i, at most `chunk` at a time.
 
-        A group runs as long as its first client, the others masked when they are done. So one that
-        ends much earlier starts a new group, where the steps that adds cost less than the rows it
-        saves; `row_cost` is the price of a client's row in a step, that of the step itself being 1.
+        A group runs as long as its first client, and clients that are done are masked. A client
+        that ends much earlier starts a new group if the additional steps cost less than the rows
+        that are saved; `row_cost` is the price of a client's row in a step, in units of the step.
         """
-        given = np.arange(len(self.ids)) if among is None else among
-        order = given[np.argsort(-self.counts[given], kind="stable")]
+        positions = np.arange(len(self.ids)) if among is None else among
+        order = positions[np.argsort(-self.counts[positions], kind="stable")]
         start = 0
         for i in range(1, len(order) + 1):
             if i < len(order) and i < start + chunk:
@@ -77,8 +115,24 @@ class Plan:
             start = i
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """Says what some clients of a round do together; it is all that they are told but the message.
+
+    A client that runs elsewhere gets an assignment of itself alone.
+    """
+
+    t: int
+    ids: Ids
+    counts: Counts  # K_i of each
+    mean_count: float  # sum_i w_i K_i over the whole cohort
+    seed: int
+    batch_size: int | None
+    width: int  # samples of the largest minibatch of any client, for oracles that pad minibatches
+
+
 class ReplacementCohort(Cohort):
-    """A cohort drawn with replacement: whoever reads `mass` keeps a dual that it cannot serve."""
+    """A cohort that was drawn with replacement and warns methods that read its `mass`."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "mass":
@@ -91,17 +145,19 @@ class ReplacementCohort(Cohort):
 
 
 class Eligible(NamedTuple):
-    """Who can be drawn into a round."""
+    """Says who can be drawn into a round."""
 
     present: Ids | None  # None for everybody
-    registered: int  # clients that have ever been there
+    registered: int  # clients that have ever been present
     population: Floats  # their weights, sum one
     share: float  # of the population that was registered before this round
 
 
 @dataclass(frozen=True)
 class Planner:
-    clients: Clients
+    """Decides who takes part in each round and how much each client does."""
+
+    census: Census
     population: Floats
     participation: Participation
     work: Work
@@ -109,22 +165,22 @@ class Planner:
     seed: int
     fleet: Fleet | None = None
 
-    @property
+    @cached_property
     def width(self) -> int:
-        """Samples of the largest minibatch of all."""
-        most = int(self.clients.sizes.max())
+        """Return the number of samples of the largest minibatch of all clients."""
+        most = int(self.census.sizes.max())
         return most if self.batch_size is None else min(self.batch_size, most)
 
     def check(self, rounds: int) -> None:
-        """Refuse a round that nobody could take part in, before the first; others cannot fail."""
-        _ = self._trace  # which needs somebody with a weight
-        if self.clients.availability is not None or not self.population.all():
+        """Raise before the first round if nobody could take part in one of them."""
+        _ = self._trace  # A trace needs somebody with a weight, or making it raises.
+        if self.census.availability is not None or not self.population.all():
             for t in range(rounds):
-                self._draw(t, self._there(t))
+                self._draw(t, self._eligible(t))
 
     def plan(self, t: int, clock: float = 0.0) -> Plan:
-        """Round t, which begins at that time of the simulated clock or when somebody is there."""
-        there = self._there(t)
+        """Return round t, which begins at time `clock` or when the first client is present."""
+        eligible = self._eligible(t)
         if self._trace is not None:
             clock = self._trace.next_present(clock)
             if clock == math.inf:
@@ -132,26 +188,47 @@ class Planner:
                     f"A round needs clients that are there, got none for round {t + 1} as nobody "
                     "comes back; lengthen the trace, give it a period, or lower rounds."
                 )
-            there = there._replace(present=self._trace.present(clock, len(self.clients)))
-        ids, weights = self._draw(t, there)
+            eligible = eligible._replace(present=self._trace.present(clock, len(self.census)))
+        ids, weights = self._draw(t, eligible)
         counts = np.array([self._steps(int(i), t) for i in ids], dtype=np.int64)
         answers = counts > 0
         if self.fleet is not None:
             answers &= np.array([not self.fleet.drops(t, int(i)) for i in ids], dtype=np.bool_)
-        if weights[answers].sum() <= 0:  # nobody, or nobody that counts
+        if weights[answers].sum() <= 0:  # A round without weight is a round without clients.
             answers[:] = False
         missed = int((~answers).sum())
-        if missed:  # those who answer are weighted among themselves; maybe there are none
+        if missed:  # The clients that answer, if any do, are weighted among themselves.
             ids, counts, weights = ids[answers], counts[answers], weights[answers]
             weights = weights / weights.sum() if len(ids) else weights
         kind = ReplacementCohort if isinstance(self.participation, WithReplacement) else Cohort
-        cohort = kind(t, there.registered, len(ids), math.fsum(there.population[ids]))
-        return Plan(t, ids, weights, counts, cohort, there.share, missed, clock)
+        return Plan(
+            t=t,
+            ids=ids,
+            weights=weights,
+            counts=counts,
+            mean_count=mean_steps(weights, counts),
+            cohort=kind(t, eligible.registered, len(ids), math.fsum(eligible.population[ids])),
+            share=eligible.share,
+            missed=missed,
+            start=clock,
+        )
 
-    def _draw(self, t: int, there: Eligible) -> Sample:
-        return self.participation.sample(t, there.population, self.seed, there.present)
+    def assign(self, plan: Plan, positions: NDArray[np.int64]) -> Assignment:
+        """Return what the clients at these positions of a plan do together."""
+        return Assignment(
+            t=plan.t,
+            ids=plan.ids[positions],
+            counts=plan.counts[positions],
+            mean_count=plan.mean_count,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            width=self.width,
+        )
 
-    def _there(self, t: int) -> Eligible:
+    def _draw(self, t: int, eligible: Eligible) -> Sample:
+        return self.participation.sample(t, eligible.population, self.seed, eligible.present)
+
+    def _eligible(self, t: int) -> Eligible:
         population = self.population
         if self._register is None:
             return Eligible(None, len(population), population, 1.0)
@@ -169,7 +246,7 @@ class Planner:
 
     @cached_property
     def _trace(self) -> Trace | None:
-        """When those are there who have a weight; the others are not waited for."""
+        """Return when the clients with a weight are present; nobody waits for the others."""
         law = None if self.fleet is None else self.fleet.trace
         if law is None or self.population.all():
             return law
@@ -178,109 +255,10 @@ class Planner:
 
     @cached_property
     def _register(self) -> Register | None:
-        law = self.clients.availability
-        return None if law is None else Register(law, len(self.clients))
+        law = self.census.availability
+        return None if law is None else Register(law, len(self.census))
 
     def _steps(self, client: int, t: int) -> int:
-        n = int(self.clients.sizes[client])
+        n = int(self.census.sizes[client])
         epoch = 1 if self.batch_size is None else math.ceil(n / self.batch_size)
         return self.work.steps(client=client, epoch=epoch, t=t, seed=self.seed)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Minibatches of a group of clients: which samples of the pool step k of each client sees."""
-
-    index: Tensor  # (clients, steps, width), padded with a sample of the same client
-    lengths: NDArray[np.int64]  # (clients, steps) samples in front of the padding
-    running: NDArray[np.bool_]  # (clients, steps) whether the client still runs at this step
-
-    @property
-    def steps(self) -> int:
-        return int(self.lengths.shape[1])
-
-    def widened(self, width: int) -> Table:
-        """With more padding, so that minibatches of all clients have one shape."""
-        missing = width - self.index.shape[2]
-        padding = self.index[:, :, :1].expand(-1, -1, missing)
-        return Table(torch.cat([self.index, padding], 2), self.lengths, self.running)
-
-    @cached_property
-    def padded(self) -> bool:
-        return bool((self.lengths < self.index.shape[2]).any())
-
-    @cached_property
-    def uneven(self) -> bool:
-        return not bool(self.running.all())
-
-    @cached_property
-    def costs(self) -> list[tuple[int, int, NDArray[np.int64]]]:
-        """Per step: clients that run, samples they see together, and each of them."""
-        clients = self.running.sum(0)
-        each = np.where(self.running, self.lengths, 0).T
-        return list(zip(clients.tolist(), each.sum(1).tolist(), each, strict=True))
-
-
-def minibatches(
-    planner: Planner, t: int, ids: Ids, counts: NDArray[np.int64], passed: int, device: torch.device
-) -> Table:
-    """Steps passed * K_i, ..., (passed + 1) * K_i - 1 of each client's reshuffled epochs."""
-    rows = [
-        _stream(planner, t, int(i), passed * int(k), int(k))
-        for i, k in zip(ids, counts, strict=True)
-    ]
-    return _pad(rows, device)
-
-
-def whole(planner: Planner, ids: Ids, device: torch.device) -> Table:
-    """All samples of each client in order, in slices of the batch size."""
-    rows = []
-    for i in ids:
-        held = planner.clients.of(int(i))
-        size = planner.batch_size or len(held)
-        rows.append(_slices(held, size))
-    return _pad(rows, device)
-
-
-_Row = tuple[NDArray[np.int64], NDArray[np.int64]]  # (steps, width) indices, (steps,) lengths
-
-
-def _slices(order: NDArray[np.int64], size: int) -> _Row:
-    """Consecutive slices; the last one padded with the first sample."""
-    size = min(size, len(order))
-    steps = math.ceil(len(order) / size)
-    lengths = np.full(steps, size, dtype=np.int64)
-    lengths[-1] = len(order) - (steps - 1) * size
-    padding = np.full(steps * size - len(order), order[0])
-    return np.concatenate([order, padding]).reshape(steps, size), lengths
-
-
-def _stream(planner: Planner, t: int, client: int, start: int, count: int) -> _Row:
-    held = planner.clients.of(client)
-    size = planner.batch_size or len(held)
-    if size >= len(held):  # the whole local data at every step: the order does not matter
-        return np.broadcast_to(held, (count, len(held))), np.full(count, len(held), dtype=np.int64)
-    epoch_steps = math.ceil(len(held) / size)
-    first, last = start // epoch_steps, (start + count - 1) // epoch_steps
-    orders = np.empty((last + 1 - first, epoch_steps * size), dtype=np.int64)
-    for row, e in zip(orders, range(first, last + 1), strict=True):
-        row[: len(held)] = keyed.permutation(held, planner.seed, "batches", t, client, e)
-        row[len(held) :] = row[0]
-    mine = slice(start - first * epoch_steps, start - first * epoch_steps + count)
-    lengths = np.full((len(orders), epoch_steps), size, dtype=np.int64)
-    lengths[:, -1] = len(held) - (epoch_steps - 1) * size
-    return orders.reshape(-1, size)[mine], lengths.reshape(-1)[mine]
-
-
-def _pad(rows: list[_Row], device: torch.device) -> Table:
-    steps = max(len(lengths) for _, lengths in rows)
-    width = max(index.shape[1] for index, _ in rows)
-    table = np.empty((len(rows), steps, width), dtype=np.int64)
-    all_lengths = np.full((len(rows), steps), width, dtype=np.int64)
-    running = np.zeros((len(rows), steps), dtype=np.bool_)
-    for i, (index, lengths) in enumerate(rows):
-        table[i] = index[0, 0]
-        table[i, : len(index), : index.shape[1]] = index
-        all_lengths[i, : len(lengths)] = lengths
-        running[i, : len(lengths)] = True
-    return Table(torch.from_numpy(table).to(device), all_lengths, running)

@@ -10,6 +10,7 @@ import torch
 
 from undrift.check import require
 from undrift.core import Vector
+from undrift.data.clients import Clients
 from undrift.engine.checkpoint import shards, store
 from undrift.engine.plan import Planner
 from undrift.engine.processes.rendezvous import code_digest
@@ -35,6 +36,7 @@ class Resumable(ABC):
     _settings: RunSettings
     _task: Task
     _planner: Planner
+    _clients: Clients
     _x0: Vector
     _checkpoint: Path | None = None  # the folder to save to
     _saved_settings: dict[str, str]
@@ -58,7 +60,7 @@ class Resumable(ABC):
         """Save to one folder and resume from another, whose `settings` must be the same."""
         if checkpoint is None and resume is None and self.world.size == 1:
             return
-        own = store.settings_of(self.algorithm, self._task, self._planner)
+        own = store.settings_of(self.algorithm, self._task, self._planner, self._clients)
         self._saved_settings = own | store.without_addresses(settings)
         self.world.require_same(self._saved_settings | self._common_settings())
         goal = None if checkpoint is None else Path(checkpoint)

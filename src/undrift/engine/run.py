@@ -15,7 +15,8 @@ from undrift.core import Vector
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
 from undrift.engine.evaluate import Evaluator, Score
-from undrift.engine.execution.cohort import Executor, Mode
+from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.nodes import PeerExecutor
@@ -50,7 +51,8 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         self._stop_workers: Callable[[], None] = lambda: None
         self._leads_workers = False
         self._settings, self._task, self._planner = settings, executor.task, executor.planner
-        self._elements_per_step = executor.numbers
+        self._clients = executor.pool.clients
+        self._elements_per_step = executor.elements_per_step
         self._x0 = settings.x0
 
     @property
@@ -229,4 +231,4 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         # A loss that is not a mean over samples must see all of them at once.
         batch = settings.evaluation.batch_size if settings.facts.separable else 2**62
         world = World() if alone or not self.world.open else self.world
-        return Evaluator(self._task, planner.clients, planner.population, batch, world)
+        return Evaluator(self._task, self._clients, planner.population, batch, world)

@@ -14,7 +14,8 @@ from undrift.core import Federated, Peer, Vector
 from undrift.data.clients import Clients
 from undrift.data.work import Work
 from undrift.devices import Fleet
-from undrift.engine.execution.cohort import Mode, Tap
+from undrift.engine.execution.cohort import Tap
+from undrift.engine.execution.executor import Mode
 from undrift.engine.participation import AnyParticipation, Weighting
 from undrift.gradients.task import Loss
 from undrift.topology import Links

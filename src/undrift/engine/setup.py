@@ -16,6 +16,7 @@ from undrift.engine import participation as laws
 from undrift.engine import validate
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Planner
 from undrift.engine.settings import SimulationRequest
 from undrift.engine.tuning.probe import Facts, inspect
@@ -31,7 +32,7 @@ class Setup:
 
     task: Task
     planner: Planner
-    pool: tuple[Tensor, Tensor]  # all inputs and all targets
+    pool: Pool
     facts: Facts
     clock: Clock | None
     links: Links | None
@@ -80,7 +81,7 @@ def prepare(request: SimulationRequest) -> Setup:
         facts.randomness,
         clients.prepare,
     )
-    pool = (task.cast(clients.inputs), task.cast(clients.targets))
+    pool = Pool.of(clients, task)
     planner = Planner(
         clients,
         population,
@@ -105,7 +106,7 @@ def prepare(request: SimulationRequest) -> Setup:
 
 
 def _with_clock(
-    request: SimulationRequest, task: Task, planner: Planner, pool: tuple[Tensor, Tensor]
+    request: SimulationRequest, task: Task, planner: Planner, pool: Pool
 ) -> tuple[Clock | None, Planner]:
     """Return the simulated clock of the devices, and the planner with a deadline as steps."""
     fleet, work, clients = planner.fleet, request.work, request.clients

@@ -17,7 +17,8 @@ from undrift.data.work import Work
 from undrift.devices import Fleet
 from undrift.engine import participation as laws
 from undrift.engine.checkpoint import shards
-from undrift.engine.execution.cohort import Executor, Mode, Tap
+from undrift.engine.execution.cohort import Executor, Tap
+from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.federated_run import FederatedRun
 from undrift.engine.peer_run import PeerRun
@@ -172,7 +173,7 @@ def _build_run(
 ) -> Run:
     """Return the run of this process."""
     threads = request.execution.threads or torch.get_num_threads()
-    task = replace(choice.task, oracle=choice.task.oracle.on(threads))
+    task = replace(choice.task, oracle=choice.task.oracle.with_threads(threads))
     settings = RunSettings(
         training=tuple(part.training for part in request.model.modules()),
         x0=task.layout.unite(setup.model),
@@ -197,8 +198,8 @@ def _build_run(
             setup.pool,
             choice.candidate.mode,
             choice.candidate.chunk,
-            world,
-            threads,
+            world=world,
+            threads=threads,
             trim=worth_trimming(facts, planner),
         )
         return PeerRun(request.algorithm, nodes, settings, setup.links, setup.route)
@@ -208,9 +209,9 @@ def _build_run(
         setup.pool,
         choice.candidate.mode,
         choice.candidate.chunk,
-        row_cost(facts, planner),
-        world,
-        threads,
+        world=world,
+        threads=threads,
+        row_cost=row_cost(facts, planner),
     )
     return FederatedRun(request.algorithm, executor, settings, request.tap)
 

@@ -15,7 +15,8 @@ from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
 from undrift.engine import participation as laws
-from undrift.engine.execution.cohort import Mode, Tap
+from undrift.engine.execution.cohort import Tap
+from undrift.engine.execution.executor import Mode
 from undrift.engine.plan import Plan
 from undrift.engine.settings import (
     Algorithm,

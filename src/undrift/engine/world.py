@@ -1,7 +1,7 @@
-"""The processes of a run, as a round sees them: who has which clients, and what they add up to.
+"""The processes of a run, as a round sees them: who has which clients, and their sums.
 
-`World` is a run in one process, for which all of this is nothing. `processes.Processes` is one of
-several, over torch.distributed.
+`World` is a run in one process, which has nobody to talk to. `processes.group.Processes` is one of
+several processes, which talk over torch.distributed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from undrift.engine.participation import Ids
 from undrift.errors import CheckpointError, DivergenceError
 
 T = TypeVar("T")
-TOLD = 64  # numbers of one `agree`: how many clients, and the first of them
+AGREED = 64  # numbers that one `agree` gathers: how many clients, and the first of them
 
 
 @dataclass(frozen=True)
@@ -49,65 +49,66 @@ class RankBlocks:
 
 
 class DifferentError(ValueError):
-    """Processes that were started with different experiments; all of them raise it."""
+    """Is raised by all processes if they were started with different experiments."""
 
 
 class TogetherError(CheckpointError):
-    """A checkpoint that the processes cannot go on from; all of them raise it."""
+    """Is raised by all processes if they cannot go on from a checkpoint."""
 
 
 class World:
-    """One process, which is everybody."""
+    """A run in one process, which has all clients."""
 
     rank, size = 0, 1
-    open = True  # whether the others can be asked
+    open = True  # whether the other processes still answer
 
     @property
     def head(self) -> bool:
-        """Whether this process writes and prints for all."""
+        """Return whether this process writes and prints for all."""
         return self.rank == 0
 
     def positions(self, ids: Ids) -> NDArray[np.int64]:
-        """Where in `ids` this process's clients are: client i belongs to rank i mod size."""
+        """Return where in `ids` this process's clients are: client i belongs to rank i mod size."""
         return np.flatnonzero(ids % self.size == self.rank)
 
     def nodes(self, workers: int) -> range:
-        """This process's nodes: consecutive ones, so that neighbours tend to be near."""
+        """Return this process's nodes, which are consecutive, as neighbours often are."""
         return RankBlocks(workers, self.size).of(self.rank)
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
-        """(size, n) every process's numbers."""
+        """Return (size, n) the numbers of every process."""
         return np.array([numbers], dtype=np.int64)
 
     def sum(self, values: T) -> T:
-        """The sum of the processes' trees, by one all-reduce a dtype."""
+        """Return the sum of the processes' trees, by one all-reduce for each dtype."""
         return values
 
     def rows(self, values: T) -> T:
-        """The processes' trees of rows one after another, by rank."""
+        """Return the rows of all processes' trees, in the order of the ranks."""
         return values
 
     def texts(self, text: str) -> list[str]:
-        """Every process's text."""
+        """Return the text of every process."""
         return [text]
 
     def share_model(self, model: nn.Module) -> None:
-        """Everybody gets the parameters and buffers of rank 0's model."""
+        """Give every process the parameters and buffers of rank 0's model."""
 
     def agree(self, bad: Sequence[int], round: int, what: str) -> None:
         """Raise on all processes alike when one of them has clients that are not finite."""
-        everywhere = self.gather([len(bad), *sorted(bad)[: TOLD - 1], *[0] * (TOLD - 1)][:TOLD])
-        clients = [int(i) for told in everywhere for i in told[1 : 1 + min(told[0], TOLD - 1)]]
+        numbers = [len(bad), *sorted(bad)[: AGREED - 1], *[0] * (AGREED - 1)][:AGREED]
+        rows = self.gather(numbers)
+        clients = [int(i) for row in rows for i in row[1 : 1 + min(row[0], AGREED - 1)]]
         if clients:
             raise DivergenceError.of(sorted(set(clients)), round, what, everywhere=True)
 
     def require_same(self, settings: dict[str, str]) -> None:
-        """Refuse processes with different code or experiments, on all of them."""
+        """Raise on all processes if their code or experiments differ."""
 
     @contextmanager
     def failure_scope(self) -> Iterator[None]:
-        """Around what may fail on one process alone: the others are told."""
+        """Tell the other processes if the body fails on this one alone."""
         yield
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leave the other processes."""

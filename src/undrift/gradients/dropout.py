@@ -1,4 +1,4 @@
-"""Randomness inside a forward pass, as a function of a key."""
+"""Randomness inside a forward pass as a function of a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from undrift import keyed
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Dropout whose masks are a function of a key, so that every call at one step sees the same.
+    """Makes dropout masks a function of a key, so that every call at one step sees the same masks.
 
     Masks are indexed by sample and feature: padding a batch does not change the masks of the
     samples in front of the padding.
@@ -51,11 +51,11 @@ class KeyedDropout(TorchFunctionMode):
         draws = keyed.uniform(keyed.fold(self.keys, self.calls), shape)
         self.calls += 1
         scale = 0.0 if p == 1 else 1 / (1 - p)
-        kept = input * ((draws >= p).to(input.dtype) * scale)
-        return input.copy_(kept) if inplace else kept
+        masked = input * ((draws >= p).to(input.dtype) * scale)
+        return input.copy_(masked) if inplace else masked
 
 
-# Whether whole channels are dropped, for each function whose masks are ours.
+# The functions whose masks are keyed, and whether each drops whole channels.
 _DROPOUTS: dict[Any, bool] = {
     F.dropout: False,
     F.dropout1d: True,
@@ -66,7 +66,7 @@ _DROPOUTS: dict[Any, bool] = {
 
 @contextmanager
 def seeded(keys: Tensor) -> Iterator[None]:
-    """Randomness that is not ours (RNN dropout, torch.rand in a forward): torch's own, keyed."""
+    """Seed torch's own generator, for randomness such as RNN dropout or torch.rand in a forward."""
     with torch.random.fork_rng(devices=[keys.device] if keys.is_cuda else []):
         torch.manual_seed(int(keys.item()))
         yield

@@ -1,11 +1,11 @@
-"""Convolutions of few channels and max pooling, spelt so that a compiler makes quick code of them.
+"""Convolutions of few channels and max pooling, written so that a compiler makes fast code of them.
 
 torch's own kernels are made for many channels: with 1 to 16 of them a convolution's backward pass
 reaches a twentieth of what a processor can do. Here a convolution is one matrix product with the
-patches of its input, and samples are innermost in memory, so that whatever is between two products
-goes along contiguous runs of them, vector by vector.
+patches of its input. Samples are innermost in memory, so operations between two products run over
+contiguous samples, vector by vector.
 
-`DECOMPOSITIONS` replace operations while a gradient is traced; what does not fit is left as it is.
+`DECOMPOSITIONS` replace operations while a gradient is traced; those that do not fit stay.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NARROW_CHANNELS = 16  # of an input, up to which patches are quicker
-POOLED_CHANNELS = 32  # likewise of what is pooled
+NARROW_CHANNELS = 16  # of a convolution's input, up to which patches are faster
+POOLED_CHANNELS = 32  # of a pooling's input, up to which the pooling here is faster
 
 Ints = Sequence[int]
 
 
 def _settled(x: Tensor) -> Tensor:
-    """(B, C, H, W) with samples innermost, and in memory: as_strided is what a compiler does not
-    fuse with what comes after, which would compute it once for every patch that it is in."""
+    """Return (B, C, H, W) written to memory with samples innermost.
+
+    A compiler does not fuse as_strided with later operations, which would otherwise compute x once
+    for every patch that contains it.
+    """
     t = x.permute(1, 2, 3, 0).contiguous()
     return t.as_strided(t.shape, t.stride()).permute(3, 0, 1, 2)
 
 
 def _patches(x: Tensor, kernel: Ints, padding: Ints) -> Tensor:
-    """(C, kh, kw, oh, ow, B) what each weight meets."""
+    """Return (C, kh, kw, oh, ow, B) the numbers that each weight is multiplied with."""
     (kh, kw), (ph, pw) = kernel, padding
     t = x.permute(1, 2, 3, 0)
     if ph or pw:
@@ -42,6 +45,7 @@ def _patches(x: Tensor, kernel: Ints, padding: Ints) -> Tensor:
 
 
 def _fits(weight: Tensor, stride: Ints, dilation: Ints, transposed: bool, groups: int) -> bool:
+    """Return whether a convolution is plain and has few channels."""
     plain = not transposed and groups == 1 and set(stride) == set(dilation) == {1}
     return plain and weight.ndim == 4 and weight.shape[1] <= NARROW_CHANNELS
 
@@ -90,13 +94,13 @@ def _convolution_backward(
         patches = _patches(x, weight.shape[2:], padding)
         dw = (rows @ patches.reshape(weight[0].numel(), -1).t()).view(weight.shape)
     if of_x:
-        met = weight.flatten(1).t() @ rows
-        dx = _folded(met.view(*weight.shape[1:], *d.shape[1:]), padding)
+        slopes = weight.flatten(1).t() @ rows
+        dx = _folded(slopes.view(*weight.shape[1:], *d.shape[1:]), padding)
     return dx, dw, rows.sum(1) if of_bias else None
 
 
 def _folded(patches: Tensor, padding: Ints) -> Tensor:
-    """(B, C, H, W) the sum of what patches say about each place, the transpose of `_patches`."""
+    """Return (B, C, H, W) the sum over all patches that contain a place: `_patches` transposed."""
     _, kh, kw, *_ = patches.shape
     pad = torch.constant_pad_nd
     t = reduce(torch.add, [pad(patches[:, :, j], (0, 0, j, kw - 1 - j)) for j in range(kw)])
@@ -108,14 +112,14 @@ def _folded(patches: Tensor, padding: Ints) -> Tensor:
 def _tiled(
     x: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
 ) -> bool:
-    """Whether windows lie side by side in images of few channels."""
+    """Return whether windows lie side by side in images of few channels."""
     beside = len(kernel) == 2 and list(stride or kernel) == list(kernel) and not ceil_mode
     plain = not any(padding) and set(dilation) == {1}
     return beside and plain and x.ndim == 4 and x.shape[1] <= POOLED_CHANNELS
 
 
 def _largest(x: Tensor, kernel: Ints) -> tuple[Tensor, Tensor]:
-    """Of each window the largest number and its place in it, the first of several, as a float."""
+    """Return the largest number of each window and its first place in the window, as a float."""
     kh, kw = kernel
     oh, ow = x.shape[2] // kh, x.shape[3] // kw
     best = x[:, :, : oh * kh : kh, : ow * kw : kw]

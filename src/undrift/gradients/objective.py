@@ -1,4 +1,4 @@
-"""An `Objective` from a task and a minibatch, and what goes around it."""
+"""An `Objective` of a task and a minibatch, and the wrappers that count, clip and decay it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ Term = Callable[[Vector], Tensor]
 
 
 class Minibatch(Protocol):
-    """The samples of one step of one client, which may be one of many that run side by side."""
+    """Holds the samples of one step of one client, which may be one of many in a stack."""
 
     @property
-    def mine(self) -> Batch: ...
-    def gradient(self, x: Vector) -> Vector: ...
+    def own(self) -> Batch:
+        """Return the samples."""
+        ...
+
+    def gradient(self, x: Vector) -> Vector:
+        """Return the gradient of the loss on the samples."""
+        ...
+
     def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
-        """The gradient of whatever else is made of these samples."""
+        """Return the gradient at x of another function of the samples."""
         ...
 
 
 @dataclass(frozen=True)
 class DataObjective:
-    """F_i on one minibatch, plus terms."""
+    """Computes F_i on one minibatch, plus terms."""
 
     task: Task
     minibatch: Minibatch
@@ -42,7 +48,7 @@ class DataObjective:
         return self.task.level
 
     def __call__(self, x: Vector) -> Tensor:
-        batch = self.minibatch.mine
+        batch = self.minibatch.own
         value = self.task.value(x, batch)
         for term in self.terms:
             value = value + batch.mean(term(x))
@@ -54,7 +60,7 @@ class DataObjective:
         return self.minibatch.slope(self.__call__, x)
 
     def outputs(self, x: Vector) -> Outputs:
-        batch = self.minibatch.mine
+        batch = self.minibatch.own
         logits, features = self.task.logits_and_features(x, batch.inputs, batch.keys)
         return Outputs(logits, features, self.task.loss_of(logits, batch))
 
@@ -64,7 +70,7 @@ class DataObjective:
 
 @dataclass(frozen=True)
 class Pooled:
-    """The whole local data as a mean over slices, so that memory is that of one minibatch."""
+    """Computes F_i on all local data as a mean over slices, in the memory of one minibatch."""
 
     parts: Sequence[DataObjective]
     shares: Sequence[Tensor]  # of the client's samples, per slice
@@ -102,7 +108,7 @@ class Pooled:
 
 @dataclass(frozen=True)
 class ObjectiveWrapper:
-    """An objective around another; subclasses change what they are about."""
+    """Passes every call on to another objective; subclasses change some of them."""
 
     inner: Objective
 
@@ -144,7 +150,7 @@ class Counted(ObjectiveWrapper):
 
 @dataclass(frozen=True)
 class Clipped(ObjectiveWrapper):
-    """Scales the data gradient down to a global L2 norm of at most `norm`."""
+    """Scales the gradient down to an L2 norm of at most `norm`."""
 
     norm: float
 
@@ -156,7 +162,7 @@ class Clipped(ObjectiveWrapper):
 
 @dataclass(frozen=True)
 class Decayed(ObjectiveWrapper):
-    """F_i + (weight_decay / 2) ||x||^2; outside the clip, as in SGD's own weight decay."""
+    """Adds (weight_decay / 2) ||x||^2, which is not clipped, as in SGD's own weight decay."""
 
     weight_decay: float
 
@@ -168,10 +174,10 @@ class Decayed(ObjectiveWrapper):
 
 
 def instrument(task: Task, objective: Objective, count: Callable[[], None]) -> Objective:
-    """The objective as an algorithm sees it: counted, then clipped, then decayed."""
-    dressed: Objective = Counted(objective, count)
+    """Return the objective as an algorithm sees it: counted, then clipped, then decayed."""
+    wrapped: Objective = Counted(objective, count)
     if task.clip is not None:
-        dressed = Clipped(dressed, task.clip)
+        wrapped = Clipped(wrapped, task.clip)
     if task.weight_decay:
-        dressed = Decayed(dressed, task.weight_decay)
-    return dressed
+        wrapped = Decayed(wrapped, task.weight_decay)
+    return wrapped

@@ -1,4 +1,4 @@
-"""What all clients share, the loss on a minibatch, and who computes its gradients."""
+"""The task that all clients share: the loss on a minibatch, and the oracle of its gradients."""
 
 from __future__ import annotations
 
@@ -23,39 +23,45 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Oracle(Protocol):
-    """Computes gradients of a task's loss; whatever is faster on some models goes in here.
+    """Computes gradients of a task's loss; each implementation is faster on some models.
 
-    Engines and algorithms know only `Task.gradient` and `Task.gradients`.
+    Engines and algorithms know only `Task.gradient` and `Task.gradients`. An oracle gets the task
+    with each call because clients on threads have copies of the task, with models of their own.
     """
 
     @property
     def pads_batches(self) -> bool:
-        """Whether minibatches should have one shape, short ones being padded."""
+        """Return whether short minibatches should be padded, so that all have one shape."""
         ...
 
     @property
     def schedules_clients(self) -> bool:
-        """Whether `many` takes clients one by one, on as many cores as it likes."""
+        """Return whether `gradients` takes clients one by one, on as many cores as it likes."""
         ...
 
-    def on(self, threads: int) -> Oracle:
-        """Itself with so many cores at most; one for a caller that is one of several."""
+    def with_threads(self, threads: int) -> Oracle:
+        """Return the oracle on at most so many cores; a caller that is one of several wants one."""
         ...
 
-    def at(self, x: Tensor, places: BatchIndices) -> Tensor | None:
-        """As `many`, without gathering the samples; None if it cannot do without."""
+    def gradient(self, task: Task, x: Vector, batch: Batch) -> Vector:
+        """Return the gradient of one client's loss at x."""
         ...
 
-    def one(self, task: Task, x: Vector, batch: Batch) -> Vector: ...
+    def gradients(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
+        """Return (clients, D) the gradients of many clients at the rows of x.
 
-    def many(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
-        """(clients, D) at the rows of x; every tensor of the batch has that leading axis, too."""
+        Every tensor of the batch has a leading axis over the clients, too.
+        """
+        ...
+
+    def gradients_at(self, x: Tensor, indices: BatchIndices) -> Tensor | None:
+        """Return what `gradients` does without gathered samples, or None if it needs them."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class BatchIndices:
-    """Minibatches of many clients as places in the pool of all samples, not yet gathered."""
+    """Holds the minibatches of many clients as indices of samples that are not yet gathered."""
 
     inputs: Tensor  # of the pool, as the model sees them
     targets: Tensor
@@ -65,37 +71,42 @@ class BatchIndices:
 
 
 def slope(f: Callable[[Vector], Tensor], x: Vector) -> Vector:
-    """The gradient of f at x, of a client that runs by itself."""
+    """Return the gradient of f at x, outside of any vmap."""
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         return torch.autograd.grad(f(leaf), leaf)[0]
 
 
 class Autograd:
-    """torch's own gradients."""
+    """Computes gradients by torch's autograd."""
 
     pads_batches = schedules_clients = False
 
-    def on(self, threads: int) -> Oracle:
+    def with_threads(self, threads: int) -> Oracle:
+        """Return itself, as torch has its own setting of threads."""
         return self
 
-    def at(self, x: Tensor, places: BatchIndices) -> Tensor | None:
-        return None
-
-    def one(self, task: Task, x: Vector, batch: Batch) -> Vector:
+    def gradient(self, task: Task, x: Vector, batch: Batch) -> Vector:
+        """Return the gradient of one client's loss at x."""
         return slope(lambda y: task.value(y, batch), x)
 
-    def many(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
-        def of_one(x: Vector, given: dict[str, Tensor]) -> Vector:
-            batch = Batch(**given)
+    def gradients(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
+        """Return (clients, D) the gradients of many clients at the rows of x."""
+
+        def gradient(x: Vector, tensors: dict[str, Tensor]) -> Vector:
+            batch = Batch(**tensors)
             return torch.func.grad(lambda y: task.value(y, batch))(x)  # type: ignore[no-any-return]
 
-        return vmap(of_one)(x, batch.given())
+        return vmap(gradient)(x, batch.present())
+
+    def gradients_at(self, x: Tensor, indices: BatchIndices) -> Tensor | None:
+        """Return None, as torch needs gathered samples."""
+        return None
 
 
 @dataclass(frozen=True)
 class Task:
-    """What all clients share: the model's shape, the loss and how gradients are treated."""
+    """Holds what all clients share: the model's shape, the loss and how gradients are treated."""
 
     model: nn.Module
     layout: Layout
@@ -109,48 +120,54 @@ class Task:
 
     @property
     def level(self) -> Tensor:
+        """Return (D,) the index of the model's block that each coordinate belongs to."""
         return self.layout.level
 
     def cast(self, data: Tensor) -> Tensor:
-        """Data on the model's device, and of its dtype if it is floating."""
+        """Return data on the model's device, and of its dtype if it is floating."""
         dtype = self.layout.dtype if data.is_floating_point() else data.dtype
         return data.to(device=self.layout.device, dtype=dtype)
 
     def prepared(self, stored: Tensor, key: Tensor | None = None) -> Tensor:
-        """What the model sees of samples of the pool; augmented only when there is a key."""
+        """Return stored samples as the model sees them, augmented only when there is a key."""
         stored = self.cast(stored)
         return stored if self.prepare is None else self.prepare(stored, self.layout.dtype, key)
 
     def masks(self, keys: Tensor | None) -> AbstractContextManager[Any]:
+        """Return a context in which the model's randomness is a function of the keys."""
         if keys is None or self.randomness == "none":
             return nullcontext()
         return KeyedDropout(keys) if self.randomness == "dropout" else seeded(keys)
 
     def forward(self, x: Vector, inputs: Tensor, keys: Tensor | None = None) -> Tensor:
+        """Return the outputs of the model with parameters x."""
         if self.channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         with self.masks(keys):
             return functional_call(self.model, self.layout.views(x), (inputs,))  # type: ignore[no-any-return]
 
     def value(self, x: Vector, batch: Batch) -> Tensor:
-        """The loss on a minibatch."""
+        """Return the loss on a minibatch."""
         return self.loss_of(self.forward(x, batch.inputs, batch.keys), batch)
 
     def loss_of(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of outputs on a minibatch, whose padding does not count."""
         if batch.valid is None:
             return self.loss(outputs, batch.targets)
         return batch.mean(per_sample(self.loss, outputs, batch.targets))
 
     def gradient(self, x: Vector, batch: Batch) -> Vector:
-        return self.oracle.one(self, x, batch)
+        """Return the gradient of one client's loss at x."""
+        return self.oracle.gradient(self, x, batch)
 
     def gradients(self, x: Tensor, batch: Batch) -> Tensor:
-        """Of many clients at once, a row each."""
-        return self.oracle.many(self, x, batch)
+        """Return the gradients of many clients at once, a row each."""
+        return self.oracle.gradients(self, x, batch)
 
     def logits_and_features(
         self, x: Vector, inputs: Tensor, keys: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        """Return the model's outputs and what enters its classifier."""
         head = classifier(self.model)
         if head is None:
             raise UndriftError("The model needs a linear layer as its classifier to show features.")
@@ -164,19 +181,19 @@ class Task:
 
 
 class Batch(NamedTuple):
-    """A client's minibatch; `valid` marks the samples in front of the padding, None for all."""
+    """Holds a minibatch; `valid` marks the samples in front of the padding, None for all."""
 
     inputs: Tensor
     targets: Tensor
     valid: Tensor | None = None  # (B,) 1.0 or 0.0
     keys: Tensor | None = None  # dropout key, a scalar
 
-    def given(self) -> dict[str, Tensor]:
-        """Those of its tensors that are there."""
+    def present(self) -> dict[str, Tensor]:
+        """Return the fields that are not None, by name."""
         return {name: leaf for name, leaf in self._asdict().items() if leaf is not None}
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over the samples of one value each; a scalar stays as it is."""
+        """Return the mean over the samples of one value each; a scalar stays as it is."""
         if values.ndim == 0:
             return values
         if self.valid is None:
@@ -185,7 +202,7 @@ class Batch(NamedTuple):
 
 
 def per_sample(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """(B,) the loss of each sample alone; asks torch's own losses for it, others under vmap."""
+    """Return (B,) the loss of each sample, by the option of torch's own losses, else by vmap."""
     if getattr(loss, "__module__", "") == F.__name__:
         values = loss(outputs, targets, reduction="none")  # type: ignore[call-arg]
         return values.flatten(1).mean(1) if values.ndim > 1 else values

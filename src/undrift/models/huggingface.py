@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError, optional
+from undrift.errors import UndriftError, first_line, optional
 from undrift.models.arguments import require_token_ids, require_tokens
 
 DISTILBERT = "distilbert/distilbert-base-uncased"
@@ -88,8 +88,7 @@ def distilbert(
 
 def _refusal(name: str, error: Exception, local: bool) -> str:
     """Return the sentence that says why a model could not be read."""
-    lines = str(error).strip().splitlines()
-    reason = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": .")
+    reason = first_line(error, named=True)
     if Path(name).is_dir():
         return (
             f"from_pretrained needs a folder that save_pretrained wrote and options of its model, "

@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from undrift.check import require
-from undrift.errors import UndriftError, import_or_none, optional
+from undrift.errors import UndriftError, first_line, import_or_none, optional
 from undrift.files import write_atomic
 from undrift.models.layout import eval_mode, raw_bytes
 
@@ -178,8 +178,7 @@ def _reason(error: BaseException) -> str:
     """Return the first line of the first cause, without torch's advice on how to debug it."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+    return first_line(error, named=True)
 
 
 def _compared(model: nn.Module, example: Tensor, content: bytes) -> float | None:

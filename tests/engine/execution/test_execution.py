@@ -461,7 +461,7 @@ class TestCompile:
 def test_plans_put_the_longest_first() -> None:
     from undrift.engine.plan import Plan
 
-    plan = Plan(0, np.arange(4), np.full(4, 0.25), np.array([2, 5, 2, 9]), None)
+    plan = Plan.trial(np.arange(4), [2, 5, 2, 9], 4)
     order = [int(i) for (i,) in plan.by_falling_work(np.array([0, 1, 2, 3]))]
     assert order == [3, 1, 0, 2]
 
@@ -493,15 +493,8 @@ class TestStacked:
             execution=ud.ExecutionOptions(chunk_size=50),
             mode="stacked",
         )
-        sizes = []
-        played = run._executor._played(
-            lambda task, positions, held, stop=None: sizes.append(len(positions)),
-            run._planner.plan(0),
-            np.arange(70),
-            lambda i: (),
-        )
-        list(played)
-        assert sizes == [35, 35]
+        groups = run._executor._groups(run._planner.plan(0), np.arange(70))
+        assert [len(positions) for positions in groups] == [35, 35]
 
     def test_without_torchs_inner_parts_the_bits_are_the_same(self, monkeypatch) -> None:
         runs = [finished(start(mode="stacked"))]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from undrift.data.stored import damaged
+from undrift.errors import first_line
 
 _LARGEST_MEMBER = 1 << 28  # bytes; the largest member of a known archive has 154 MB
 _LARGEST_TOTAL = 1 << 32  # bytes of all members that are read, unpacked
@@ -29,9 +30,8 @@ def read_archive(path: Path, select: Callable[[str], bool]) -> dict[str, bytes]:
         return contents
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError,
             OSError, ValueError, NotImplementedError, RuntimeError) as error:  # fmt: skip
-        # tarfile adds a line for every compression that it tried.
-        got = (str(error).splitlines() or ["less"])[0].rstrip(":.")
-        raise damaged(path, "a whole archive", got, "fetch it again") from error
+        # tarfile adds a line for every compression that it tried, so only the first line is shown.
+        raise damaged(path, "a whole archive", first_line(error), "fetch it again") from error
 
 
 def _tarred(path: Path, select: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:

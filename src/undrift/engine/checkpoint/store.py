@@ -25,6 +25,7 @@ from torch import Tensor
 
 from undrift import tree
 from undrift.core import Vector
+from undrift.data.clients import Clients
 from undrift.engine.plan import Planner
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import CheckpointError
@@ -52,9 +53,10 @@ class Snapshot:
     execution: ExecutionRecord | None = None
 
 
-def settings_of(algorithm: object, task: Task, planner: Planner) -> dict[str, str]:
+def settings_of(
+    algorithm: object, task: Task, planner: Planner, clients: Clients
+) -> dict[str, str]:
     """Return what decides a run's numbers, as text; rounds may grow and the mode may change."""
-    clients = planner.clients
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (clients.inputs, clients.targets):
         digest.update(raw_bytes(tensor))

@@ -1,4 +1,4 @@
-"""The samples of one step: as a group of clients has them, and as one client of it sees them."""
+"""The samples of one step, for a group of clients and for one client of it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.func import vmap
 
 from undrift import keyed
 from undrift.core import Vector
-from undrift.engine.plan import Table
+from undrift.engine.execution.tables import BatchTable
 from undrift.gradients.task import Batch, BatchIndices, slope
 
 if TYPE_CHECKING:
     from undrift.engine.execution.local import Group
 
 _functorch: Any = getattr(torch._C, "_functorch", None)
-try:  # no public interface: where it is not as we know it, we do without
+try:  # This interface is not public, so the code below works without it, only more slowly.
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
     _ = _functorch.get_interpreter_stack, _functorch.TransformType.Vmap
@@ -31,13 +31,14 @@ except (ImportError, AttributeError):
 
 
 class Keys(NamedTuple):
-    """A group's keys for what a step draws besides its samples; None where nothing is drawn."""
+    """Holds a group's keys of what a step draws besides samples; None where nothing is drawn."""
 
     dropout: Tensor | None  # (clients,)
     augment: Tensor | None
 
     @classmethod
     def of(cls, group: Group, suffix: str) -> Keys:
+        """Return the group's keys of this round; `suffix` tells purposes apart."""
         task = group.task
         augments = task.prepare is not None and task.prepare.random
         return cls(
@@ -46,22 +47,24 @@ class Keys(NamedTuple):
         )
 
     def at(self, step: int | Tensor) -> Keys:
-        return Keys(*(None if keys is None else keyed.fold(keys, step) for keys in self))
+        """Return the keys of one step."""
+        dropout, augment = (None if keys is None else keyed.fold(keys, step) for keys in self)
+        return Keys(dropout, augment)
 
 
 class Minibatches:
-    """A table's steps for one client of a group; `row` is its place in the stack."""
+    """Makes the minibatches of a table for one client of a group, whose place is `row`."""
 
-    def __init__(self, group: Group, row: Tensor, table: Table) -> None:
+    def __init__(self, group: Group, row: Tensor, table: BatchTable) -> None:
         if group.task.oracle.pads_batches and not group.stacked:
-            table = table.widened(group.planner.width)
+            table = table.widened(group.assignment.width)
         self.group, self.row, self.table = group, row, table
-        self.places = table.index.transpose(0, 1)  # (steps, clients, width)
+        self.index = table.index.transpose(0, 1)  # (steps, clients, width)
         if group.stacked:
-            self.places = self.places.contiguous()  # so that each step's are
+            self.index = self.index.contiguous()  # Kernels need each step's part contiguous.
         self.valid: Tensor | None = None
         self.counts: Tensor | None = None
-        if group.stacked and (table.padded or table.uneven):  # a client that is done has no sample
+        if group.stacked and (table.padded or table.uneven):  # A client that is done sees nothing.
             counts = np.where(table.running, table.lengths, 0)
             self.counts = torch.tensor(counts, dtype=torch.int64, device=group.device)
         if table.padded and (group.stacked or group.task.oracle.pads_batches):
@@ -70,7 +73,8 @@ class Minibatches:
             self.valid = torch.tensor(valid, device=group.device).to(group.task.layout.dtype)
 
     def at(self, k: int, keys: Keys) -> SingleBatch | StackedBatch:
-        group, index, valid = self.group, self.places[k], self.valid
+        """Return the minibatch of step k."""
+        group, index, valid = self.group, self.index[k], self.valid
         if group.stacked:
             counts = None if self.counts is None else self.counts[:, k]
             return StackedBatch(
@@ -83,26 +87,29 @@ class Minibatches:
 
 
 class SingleBatch:
-    """A minibatch of a client that runs by itself."""
+    """A minibatch of a client that is not stacked with others."""
 
     def __init__(self, group: Group, index: Tensor, valid: Tensor | None, keys: Keys) -> None:
         self._task = group.task
         dropout, augment = (None if key is None else key[0] for key in keys)
-        inputs = self._task.prepared(group.inputs.index_select(0, index), augment)
-        self.mine = Batch(inputs, group.targets.index_select(0, index), valid, dropout)
+        inputs = self._task.prepared(group.samples.inputs.index_select(0, index), augment)
+        targets = group.samples.targets.index_select(0, index)
+        self.own = Batch(inputs, targets, valid, dropout)
 
     def gradient(self, x: Vector) -> Vector:
-        return self._task.gradient(x, self.mine)
+        """Return the gradient of the loss on this minibatch."""
+        return self._task.gradient(x, self.own)
 
     def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
+        """Return the gradient of f at x."""
         return slope(f, x)
 
 
 class StackedBatch:
-    """Minibatches of a group under `vmap`, with a leading axis over its clients.
+    """Holds the minibatches of a group under `vmap`, with a leading axis over its clients.
 
-    They are gathered for all clients at once, if at all, and gradients are asked for all at once,
-    too: `vmap` sees neither the samples nor the model, which is much quicker.
+    Samples are gathered, if at all, for all clients at once, and so are gradients computed. `vmap`
+    then sees neither the samples nor the model, which is much quicker.
     """
 
     def __init__(
@@ -115,17 +122,19 @@ class StackedBatch:
         keys: Keys,
     ) -> None:
         self._task, self._row, self._clients = group.task, row, len(index)
-        self._pool, self._index, self._keys = (group.inputs, group.targets), index, keys
+        self._pool = group.samples.inputs, group.samples.targets
+        self._index, self._keys = index, keys
         self._valid, self._counts = valid, counts
-        self._mine: Batch | None = None
-        self._picks = self._task.oracle.schedules_clients and self._task.prepare is None
-        if not self._picks:
-            _ = self._all  # gathered once, out here
+        self._own: Batch | None = None
+        self._gathers = not (self._task.oracle.schedules_clients and self._task.prepare is None)
+        if self._gathers:
+            _ = self._all  # Samples are gathered here, outside of any torch.func.grad, and once.
 
     @cached_property
     def _all(self) -> Batch:
+        """Return the minibatches of all clients."""
         shape, flat = self._index.shape, self._index.reshape(-1)
-        with _outside():
+        with _outside_transforms():
             return self._gathered(shape, flat)
 
     def _gathered(self, shape: torch.Size, flat: Tensor) -> Batch:
@@ -137,61 +146,64 @@ class StackedBatch:
         return Batch(inputs, _split(targets, shape), self._valid, self._keys.dropout)
 
     @property
-    def mine(self) -> Batch:
-        if self._mine is not None:
-            return self._mine
-        given = self._all.given().items()
-        rows = {name: leaf.index_select(0, self._row).squeeze(0) for name, leaf in given}
-        mine = Batch(**rows)
-        if _only_vmap() is not None:  # inside torch.func.grad it would not outlive it
-            self._mine = mine
-        return mine
+    def own(self) -> Batch:
+        """Return the minibatch of the client that asks."""
+        if self._own is not None:
+            return self._own
+        leaves = self._all.present().items()
+        rows = {name: leaf.index_select(0, self._row).squeeze(0) for name, leaf in leaves}
+        own = Batch(**rows)
+        if _only_vmap() is not None:  # A tensor made inside torch.func.grad does not outlive it.
+            self._own = own
+        return own
 
     def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
-        _ = self.mine  # made once, out here
+        """Return the gradient of f at x."""
+        _ = self.own  # The minibatch is made here, outside of torch.func.grad, and once.
         return torch.func.grad(f)(x)  # type: ignore[no-any-return]
 
     def gradient(self, x: Vector) -> Vector:
+        """Return the gradient of the client that asks, computed with those of all others."""
         level = _only_vmap()
         if level is None:
             return _Gradients.apply(x, self._row, self)  # type: ignore[no-any-return, no-untyped-call]
-        rows, place = _functorch._unwrap_batched(x, level)
+        rows, axis = _functorch._unwrap_batched(x, level)
         with temporarily_clear_interpreter_stack():
-            g = self.gradients(_laid_out(rows, place, self._clients))
+            g = self.gradients(_clients_first(rows, axis, self._clients))
         return _functorch._add_batch_dim(g, 0, level)  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor) -> Tensor:
+        """Return (clients, D) the gradients at the rows of x."""
         if self._task.oracle.schedules_clients:
             pool, index = self._pool, self._index
-            if not self._picks:
+            if self._gathers:
                 pool = self._all.inputs.flatten(0, 1), self._all.targets.flatten(0, 1)
                 index = torch.arange(index.numel(), device=index.device).view(index.shape)
-            g = self._task.oracle.at(
-                x, BatchIndices(*pool, index, self._counts, self._keys.dropout)
-            )
+            inputs, targets = pool
+            indices = BatchIndices(inputs, targets, index, self._counts, self._keys.dropout)
+            g = self._task.oracle.gradients_at(x, indices)
             if g is not None:
                 return g
         return self._task.gradients(x, self._all)
 
 
-def _outside() -> AbstractContextManager[Any]:
-    """Where what is made outlives a `torch.func.grad` that asks for it."""
-    return (
-        nullcontext()
-        if temporarily_clear_interpreter_stack is None
-        else (temporarily_clear_interpreter_stack())
-    )
+def _outside_transforms() -> AbstractContextManager[Any]:
+    """Return a context whose tensors outlive a `torch.func.grad` that is active."""
+    if temporarily_clear_interpreter_stack is None:
+        return nullcontext()
+    return temporarily_clear_interpreter_stack()
 
 
 def _split(samples: Tensor, shape: torch.Size) -> Tensor:
-    """(clients * width, ...) to (clients, width, ...)."""
+    """Return samples of shape (clients * width, ...) as (clients, width, ...)."""
     return samples.view(*shape, *samples.shape[1:])
 
 
 class _Gradients(torch.autograd.Function):
-    """A client's gradient, whose batching rule asks for those of all clients in one call.
+    """A client's gradient, whose batching rule computes those of all clients in one call.
 
-    Its row is an argument because x alone may be the same for all, at which `vmap` would not ask.
+    The row is an argument because x may be the same for all clients, and `vmap` calls the rule only
+    for an argument that differs between them.
     """
 
     generate_vmap_rule = False
@@ -208,18 +220,19 @@ class _Gradients(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, row: Tensor, minibatch: StackedBatch
     ) -> tuple[Tensor, int]:
-        return minibatch.gradients(_laid_out(x, in_dims[0], info.batch_size)), 0
+        return minibatch.gradients(_clients_first(x, in_dims[0], info.batch_size)), 0
 
 
-def _laid_out(x: Tensor, place: int | None, clients: int) -> Tensor:
-    """(clients, D), whether each has an x of its own, in rows or columns, or all have the same."""
-    return x.expand(clients, -1) if place is None else x.movedim(place, 0)
+def _clients_first(x: Tensor, axis: int | None, clients: int) -> Tensor:
+    """Return x as (clients, D); `axis` is that of the clients, None where all have the same x."""
+    return x.expand(clients, -1) if axis is None else x.movedim(axis, 0)
 
 
 def _only_vmap() -> int | None:
-    """The level of the one vmap that is active, where that is all and torch lets us know.
+    """Return the level of the active vmap, None if there are other transforms or torch hides it.
 
-    Going around `autograd.Function` then saves most of what a small step costs: half a millisecond.
+    With the level a step can go around `autograd.Function`, which saves half a millisecond, most of
+    the time of a small step.
     """
     if temporarily_clear_interpreter_stack is None:
         return None

@@ -1,21 +1,20 @@
-"""Running a cohort, by itself, side by side or stacked; uploads are summed as they come.
+"""Execution of a cohort: clients run one by one, on threads or stacked, and uploads are summed.
 
 All modes run the same `Loop` over the same minibatches and masks and give the same result up to
-the order of float sums. `loop` runs one client at a time and suits big models, `threads` several of
-them, each on a core of its own; `stacked` replaces many small operations by few large ones under
-`vmap` and suits models bound by overhead. Several stacks run side by side, too.
+the order of float sums. `loop` runs one client at a time and suits big models. `threads` runs
+several of them, each on a core of its own. `stacked` replaces many small operations by few large
+ones under `vmap` and suits models that are bound by overhead; several stacks run on threads, too.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,20 +23,18 @@ from torch import Tensor
 from torch.func import vmap
 
 from undrift import tree
-from undrift.core import Loop, Vector
-from undrift.engine.execution.local import Group, LocalLoop, Meter, WatchedLoop
+from undrift.core import Vector
+from undrift.engine.execution.aggregate import UploadSum
+from undrift.engine.execution.client import Stage, client_exchange
+from undrift.engine.execution.executor import BaseExecutor
+from undrift.engine.execution.local import Group, LocalLoop, Meter, ObservedLoop
 from undrift.engine.execution.threads import ordered_thread_map
-from undrift.engine.plan import Plan, Planner
-from undrift.engine.world import World
+from undrift.engine.plan import Plan
 from undrift.gradients.task import Task
-
-Mode = Literal["loop", "threads", "stacked"]
-Call = Callable[[Any, Any, Loop], tuple[Any, Any]]  # (down, client, steps) -> (wire, client)
-Unpack = Callable[[Any], Any]  # wire -> upload
 
 
 class Upload(NamedTuple):
-    """What a tap sees: one client's upload of one round, and the local models behind it.
+    """Holds what a tap sees: one client's upload of one round, and the local models behind it.
 
     `start` and `y` are the first vector of the model's size in what the client gave to its first
     call of `steps` and got from its last: the iterate, in every method of this library.
@@ -53,220 +50,152 @@ class Upload(NamedTuple):
 
 
 Tap = Callable[[Upload], None]
-UploadObserver = Callable[
-    [int, float, Any, tuple[Vector, ...]], None
-]  # client, weight, upload, path
-
-
-class Played(NamedTuple):
-    """What a group of clients brings back."""
-
-    group: Group
-    uploads: Any  # every leaf with a leading axis over the clients
-    states: list[Any]
-    paths: tuple[Tensor, ...]
+# Gets client, weight, upload and path.
+UploadObserver = Callable[[int, float, Any, tuple[Vector, ...]], None]
 
 
 @dataclass(frozen=True)
-class Executor:
-    task: Task
-    planner: Planner
-    pool: tuple[Tensor, Tensor]
-    mode: Mode
-    chunk: int
-    row_cost: float = 0.0  # of a client in a stacked step, see `groups_of_like_work`
-    world: World = World()  # the processes that share the clients
-    threads: int = 1  # clients, or stacks of them, that run at a time
-    # By exchange: what nobody uploads, and the state in which a stand-in is after it.
-    _empty: dict[int, tuple[Any, Any]] = field(default_factory=dict, init=False, compare=False)
-    _tasks: list[Task] = field(default_factory=list, init=False, compare=False)  # of threads
+class CohortExchange:
+    """Says what every client of a plan does in one exchange."""
 
-    def numbers(self, clients: int, activations: int) -> int:
-        """How many numbers a step of so many clients works on, those of each sample being given."""
-        together = min(self.chunk, clients)
-        return elements_per_step(self.mode, together, self.task, self.planner.width * activations)
+    stage: Stage
+    plan: Plan
+    state_of: Callable[[int], Any]  # client -> its state before the exchange
+    observed: bool  # whether the models before the first step and after the last are wanted
+
+    def states(self, positions: NDArray[np.int64]) -> list[Any]:
+        """Return the states of the clients at these positions of the plan."""
+        return [self.state_of(int(i)) for i in self.plan.ids[positions]]
+
+
+class GroupResult(NamedTuple):
+    """Holds what a group of clients brings back."""
+
+    positions: NDArray[np.int64]  # in the plan
+    uploads: Any  # every leaf with a leading axis over the clients
+    states: list[Any]
+    paths: tuple[Tensor, ...]
+    cost: Meter
+
+
+@dataclass(frozen=True)
+class Executor(BaseExecutor):
+    """Runs the clients of a method with a server."""
+
+    # The price of a client's row in a stacked step, see `Plan.groups_of_like_work`.
+    row_cost: float = field(default=0.0, kw_only=True)
 
     def exchange(
         self,
-        call: Call,
-        unpack: Unpack,
-        down: Any,
+        stage: Stage,
         plan: Plan,
         state_of: Callable[[int], Any],
         meter: Meter,
-        told: UploadObserver | None = None,
+        observer: UploadObserver | None = None,
     ) -> tuple[Any, dict[int, Any]]:
-        """Every client of the plan calls; returns the weighted mean and the new client states.
+        """Run a stage on every client; return the weighted mean and the new client states.
 
-        Of several processes each runs its own clients and keeps their states; the mean is of all.
+        Each of several processes runs its own clients and keeps their states; the mean is of all.
         """
-        mine = self.world.positions(plan.ids)
-        meter.bytes_down += tree.nbytes(down) * len(mine)
+        own = self.world.positions(plan.ids)
         meter.exchanges += 1
-        total: Any = None
-        states: dict[int, Any] = {}
-        make = LocalLoop if told is None else WatchedLoop
-        play = partial(self._play, call, unpack, down, plan, make)
-        bad: list[int] = []
-        with closing(self._played(play, plan, mine, state_of)) as played:
-            for group, uploads, new, paths in played:
-                meter.add(group.meter)
-                bad = _not_finite(uploads, group)
-                if bad:
+        total, states = UploadSum(), dict[int, Any]()
+        exchange = CohortExchange(stage, plan, state_of, observer is not None)
+        with closing(self._results(exchange, own)) as results:
+            for positions, uploads, new, paths, cost in results:
+                meter.add(cost, positions)
+                ids, weights = plan.ids[positions], self._weights(plan, positions)
+                if not total.add(ids, weights, uploads):
                     break
-                if told is not None:
-                    for row, i in enumerate(group.ids):
-                        seen = tree.row((uploads, paths), row)
-                        told(int(i), float(group.weights[row]), *seen)
-                total = _add(total, group.weights, uploads)
-                states.update(zip(map(int, group.ids), new, strict=True))
-                del group, uploads, new, paths  # before the next group makes its own
-        self.world.agree(bad, plan.t + 1, "updates")
-        if self.world.size > 1:
-            if total is None:
-                total = self._nothing(call, unpack, down, plan, state_of, meter.exchanges)
-            total = self.world.sum(total)
-        return total, states
+                if observer is not None:
+                    for row, i in enumerate(ids):
+                        upload, path = tree.row((uploads, paths), row)
+                        observer(int(i), float(weights[row]), upload, path)
+                states.update(zip(map(int, ids), new, strict=True))
+                del uploads, new, paths  # so that memory never holds two groups' results
+        return total.sum_over(self.world, plan.t + 1, stage.form), states
 
-    def _played(
-        self,
-        play: Callable[..., Played],
-        plan: Plan,
-        mine: NDArray[np.int64],
-        state_of: Callable[[int], Any],
-    ) -> Generator[Played, None, None]:
-        """The groups of the plan as they come out, always in the same order."""
+    def _weights(self, plan: Plan, positions: NDArray[np.int64]) -> Tensor:
+        layout = self.task.layout
+        return torch.tensor(plan.weights[positions], dtype=layout.dtype, device=layout.device)
 
-        def held(positions: NDArray[np.int64]) -> list[Any]:
-            return [state_of(int(i)) for i in plan.ids[positions]]
+    def _groups(self, plan: Plan, own: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the positions of the plan that run together; `own` are this process's."""
+        if self.mode != "stacked":
+            return list(plan.by_falling_work(own))
+        stacks = max(1, math.ceil(len(own) / self.chunk))
+        size = math.ceil(len(own) / stacks)  # 30 and 30 clients are better than 50 and 10
+        return list(plan.groups_of_like_work(max(1, size), self.row_cost, own))
 
-        if self.mode == "stacked":
-            stacks = max(1, math.ceil(len(mine) / self.chunk))
-            alike = math.ceil(len(mine) / stacks)  # rather 30 and 30 clients than 50 and 10
-            groups = list(plan.groups_of_like_work(max(1, alike), self.row_cost, mine))
-        else:
-            groups = list(plan.by_falling_work(mine))
+    def _results(
+        self, exchange: CohortExchange, own: NDArray[np.int64]
+    ) -> Generator[GroupResult, None, None]:
+        """Yield the results of the plan's groups, always in the same order."""
+        groups = self._groups(exchange.plan, own)
         if self.mode != "loop" and self.threads > 1 and len(groups) > 1:
-            jobs = (partial(self._borrowing, play, some, held(some)) for some in groups)
+            jobs = (
+                partial(self._run_on_copy, exchange, positions, exchange.states(positions))
+                for positions in groups
+            )
             yield from ordered_thread_map(jobs, self.threads)
             return
         for positions in groups:
-            yield play(self.task, positions, held(positions))
+            yield self._run_group(exchange, positions, exchange.states(positions), self.task)
 
-    def _borrowing(
+    def _run_on_copy(
         self,
-        play: Callable[..., Played],
+        exchange: CohortExchange,
         positions: NDArray[np.int64],
-        held: list[Any],
+        states: list[Any],
         stop: threading.Event,
-    ) -> Played:
-        """With a model of its own: a forward pass puts the parameters into it for a while."""
-        try:
-            task = self._tasks.pop()
-        except IndexError:
-            copied, oracle = copy.deepcopy(self.task.model), self.task.oracle.on(1)
-            task = replace(self.task, model=copied, oracle=oracle)
-        try:
-            return play(task, positions, held, stop)
-        finally:
-            self._tasks.append(task)
+    ) -> GroupResult:
+        with self._copies.borrow() as task:
+            return self._run_group(exchange, positions, states, task, stop)
 
-    def _play(
+    def _run_group(
         self,
-        call: Call,
-        unpack: Unpack,
-        down: Any,
-        plan: Plan,
-        make: type[LocalLoop],
-        task: Task,
+        exchange: CohortExchange,
         positions: NDArray[np.int64],
-        held: list[Any],
+        states: list[Any],
+        task: Task,
         stop: threading.Event | None = None,
-    ) -> Played:
-        stacked = self.mode == "stacked"
-        meter = Meter(len(plan.ids))
-        group = Group(task, self.planner, plan, positions, self.pool, meter, stacked=stacked)
-        group.stop = stop
-        run = self._stacked if stacked else self._alone
-        return Played(group, *run(call, unpack, down, held, group, make))
+    ) -> GroupResult:
+        if self.mode == "stacked":
+            return self._run_stack(exchange, positions, states, task, stop)
+        stage, assignment = exchange.stage, self.planner.assign(exchange.plan, positions)
+        wire, state, cost, path = client_exchange(
+            stage,
+            states[0],
+            task,
+            self.pool.samples(assignment.ids),
+            assignment,
+            observed=exchange.observed,
+            stop=stop,
+        )
+        uploads, paths = tree.map(lambda leaf: leaf[None], (stage.unpack(wire), path))
+        return GroupResult(positions, uploads, [state], paths, cost)
 
-    def _nothing(
+    def _run_stack(
         self,
-        call: Call,
-        unpack: Unpack,
-        down: Any,
-        plan: Plan,
-        state_of: Callable[[int], Any],
-        exchange: int,
-    ) -> Any:
-        """The sum of no uploads, whose form is seen on one step of a client that stays unused."""
-        if exchange not in self._empty:
-            client = int(plan.ids[0])
-            one = replace(plan, ids=np.array([client]), weights=np.ones(1), counts=np.array([1]))
-            position = np.zeros(1, dtype=np.int64)
-            group = Group(
-                self.task, self.planner, one, position, self.pool, Meter(1), stacked=False
-            )
-            before = self._empty[exchange - 1][1] if exchange > 1 else state_of(client)
-            uploads, (after,), _ = self._alone(call, unpack, down, [before], group)
-            zeros = tree.map(lambda leaf: torch.zeros_like(leaf[0]), uploads)
-            self._empty[exchange] = zeros, after
-        return tree.map(Tensor.clone, self._empty[exchange][0])
+        exchange: CohortExchange,
+        positions: NDArray[np.int64],
+        states: list[Any],
+        task: Task,
+        stop: threading.Event | None,
+    ) -> GroupResult:
+        stage, assignment = exchange.stage, self.planner.assign(exchange.plan, positions)
+        samples = self.pool.samples(assignment.ids)
+        group = Group(task, samples, assignment, stacked=True, stop=stop)
+        loop_type = ObservedLoop if exchange.observed else LocalLoop
 
-    def _alone(
-        self,
-        call: Call,
-        unpack: Unpack,
-        down: Any,
-        held: list[Any],
-        group: Group,
-        make: type[LocalLoop] = LocalLoop,
-    ) -> tuple[Any, list[Any], tuple[Tensor, ...]]:
-        loop = make(group, torch.zeros(1, dtype=torch.int64, device=group.device))
-        wire, state = call(down, held[0], loop)
-        group.meter.bytes_up += tree.nbytes(wire)
-        uploads, paths = tree.map(lambda leaf: leaf[None], (unpack(wire), loop.path))
-        return uploads, [state], paths
+        def run_row(state: Any, row: Tensor) -> tuple[Any, Any, tuple[Tensor, ...]]:
+            loop = loop_type(group, row)
+            wire, state = stage.call(stage.down, state, loop)
+            return wire, state, loop.path
 
-    def _stacked(
-        self,
-        call: Call,
-        unpack: Unpack,
-        down: Any,
-        held: list[Any],
-        group: Group,
-        make: type[LocalLoop] = LocalLoop,
-    ) -> tuple[Any, list[Any], tuple[Tensor, ...]]:
-        def one(client: Any, row: Tensor) -> tuple[Any, Any, tuple[Tensor, ...]]:
-            loop = make(group, row)
-            return *call(down, client, loop), loop.path
-
-        rows = torch.arange(len(held), device=group.device)[:, None]
-        wires, states, paths = vmap(one)(tree.stack(held), rows)
+        rows = torch.arange(len(states), device=group.device)[:, None]
+        wires, new, paths = vmap(run_row)(tree.stack(states), rows)
+        group.meter.bytes_down += tree.nbytes(stage.down) * len(states)
         group.meter.bytes_up += tree.nbytes(wires)
-        return vmap(unpack)(wires), [tree.row(states, i) for i in range(len(held))], paths
-
-
-def elements_per_step(mode: Mode, together: int, task: Task, activations: int) -> int:
-    """That a step works on, which is worth intra-op threads if there are many.
-
-    `together` clients are stacked, `activations` are those of a minibatch. None of them counts
-    where clients are on threads or cores by themselves.
-    """
-    if mode == "threads" or task.oracle.schedules_clients:
-        return 0
-    return (together if mode == "stacked" else 1) * (activations + task.layout.size)
-
-
-def _not_finite(uploads: Any, group: Group) -> list[int]:
-    finite = torch.ones(len(group.ids), dtype=torch.bool, device=group.device)
-    for leaf in tree.leaves(uploads):
-        if leaf.is_floating_point():
-            finite &= tree.finite_rows(leaf)
-    return [int(i) for i, fine in zip(group.ids, finite, strict=True) if not fine]
-
-
-def _add(total: Any, weights: Tensor, uploads: Any) -> Any:
-    """total + sum_i w_i upload_i, leaf by leaf."""
-    mean = tree.map(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, 1), uploads)
-    return mean if total is None else tree.map(Tensor.add_, total, mean)
+        unstacked = [tree.row(new, i) for i in range(len(states))]
+        return GroupResult(positions, vmap(stage.unpack)(wires), unstacked, paths, group.meter)

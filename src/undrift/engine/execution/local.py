@@ -15,8 +15,10 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.core import Objective
 from undrift.engine.execution.batches import Keys, Minibatches
+from undrift.engine.execution.pool import Samples
+from undrift.engine.execution.tables import BatchTable, full_table, minibatch_table
 from undrift.engine.execution.threads import Stopped
-from undrift.engine.plan import Plan, Planner, Table, minibatches, whole
+from undrift.engine.plan import Assignment
 from undrift.engine.world import World
 from undrift.gradients.objective import DataObjective, Pooled, instrument
 from undrift.gradients.task import Task
@@ -26,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass
 class Meter:
-    """What a round of so many clients really cost."""
+    """Counts what so many clients really compute and send."""
 
     clients: int
     gradients: int = 0
@@ -34,21 +36,21 @@ class Meter:
     bytes_up: int = 0
     bytes_down: int = 0
     exchanges: int = 0  # of a message down and one up
-    samples_of: NDArray[np.int64] = field(init=False)  # of each client of the plan
+    samples_of: NDArray[np.int64] = field(init=False)  # of each client
 
     def __post_init__(self) -> None:
         self.samples_of = np.zeros(self.clients, dtype=np.int64)
 
-    def add(self, other: Meter) -> None:
-        """Take over what a group of the same round has counted."""
+    def add(self, other: Meter, positions: NDArray[np.int64]) -> None:
+        """Add what a group has counted; `positions` are its clients among those counted here."""
         self.gradients += other.gradients
         self.samples += other.samples
         self.bytes_up += other.bytes_up
         self.bytes_down += other.bytes_down
-        self.samples_of += other.samples_of
+        self.samples_of[positions] += other.samples_of
 
     def add_up(self, world: World) -> None:
-        """Make it the cost of all processes."""
+        """Replace the cost of this process by the cost of all processes."""
         if world.size > 1:
             counted = [self.gradients, self.samples, self.bytes_up, self.bytes_down]
             total = world.gather([*counted, *self.samples_of.tolist()]).sum(0)
@@ -57,79 +59,80 @@ class Meter:
 
 
 class Group:
-    """Clients that run together: their tables of minibatches, keys and counts, made on demand."""
+    """Clients that run together: it makes their tables of minibatches and keys on demand."""
 
     def __init__(
         self,
         task: Task,
-        planner: Planner,
-        plan: Plan,
-        positions: NDArray[np.int64],
-        pool: tuple[Tensor, Tensor],
-        meter: Meter,
+        samples: Samples,
+        assignment: Assignment,
         *,
         stacked: bool,
+        stop: threading.Event | None = None,
     ) -> None:
-        self.task, self.planner, self.plan, self.meter = task, planner, plan, meter
-        self.inputs, self.targets = pool
-        self.ids, self.counts = plan.ids[positions], plan.counts[positions]
-        self.weights = torch.tensor(
-            plan.weights[positions], dtype=task.layout.dtype, device=task.layout.device
-        )
-        self.stacked, self._positions = stacked, positions
-        self._asked_mean = False
-        self.stop: threading.Event | None = None  # set when nobody wants its results any more
+        self.task, self.samples, self.assignment = task, samples, assignment
+        self.stacked, self._stop = stacked, stop
+        self.meter = Meter(len(assignment.ids))
+        self._sent_mean_count = False
 
-    def go_on(self) -> None:
-        if self.stop is not None and self.stop.is_set():
+    def raise_if_stopped(self) -> None:
+        """Raise `Stopped` if nobody wants the results of the group any more."""
+        if self._stop is not None and self._stop.is_set():
             raise Stopped
 
     @property
     def device(self) -> torch.device:
+        """Return the device of the model."""
         return self.task.layout.device
 
-    def table(self, passed: int) -> Table:
-        return minibatches(self.planner, self.plan.t, self.ids, self.counts, passed, self.device)
+    def table(self, passed: int) -> BatchTable:
+        """Return the minibatches of one call of the loop, before which there were `passed`."""
+        return minibatch_table(self.assignment, self.samples.held, passed, self.device)
 
-    def whole(self) -> Table:
-        return whole(self.planner, self.ids, self.device)
+    def full_table(self) -> BatchTable:
+        """Return all samples of each client, in slices of the batch size."""
+        return full_table(self.samples.held, self.assignment.batch_size, self.device)
 
     def keys(self, purpose: str) -> Tensor:
-        made = [keyed.key(self.planner.seed, purpose, self.plan.t, int(i)) for i in self.ids]
-        return torch.tensor(made, dtype=torch.int64, device=self.device)
+        """Return a key for each client, of this purpose and round."""
+        seed, t, ids = self.assignment.seed, self.assignment.t, self.assignment.ids
+        keys = [keyed.key(seed, purpose, t, int(i)) for i in ids]
+        return torch.tensor(keys, dtype=torch.int64, device=self.device)
 
-    def ask_mean_count(self) -> float:
-        """The cohort's mean K_i is one float that must travel to each client that asks for it."""
-        if not self._asked_mean:
-            self.meter.bytes_down += 4 * len(self.ids)
-            self._asked_mean = True
-        return self.plan.mean_count
+    def mean_count(self) -> float:
+        """Return the cohort's mean K_i, and count the float that must travel to each client."""
+        if not self._sent_mean_count:
+            self.meter.bytes_down += 4 * len(self.assignment.ids)
+            self._sent_mean_count = True
+        return self.assignment.mean_count
 
-    def counter(self, table: Table, k: int) -> Callable[[], None]:
+    def counter(self, table: BatchTable, k: int) -> Callable[[], None]:
+        """Return a function that counts one gradient at step k of each client that still runs."""
         clients, samples, samples_of = table.costs[k]
 
         def count() -> None:
             self.meter.gradients += clients
             self.meter.samples += samples
-            self.meter.samples_of[self._positions] += samples_of
+            self.meter.samples_of += samples_of
 
         return count
 
 
 class LocalLoop:
-    """One client's view of its group; `row` is its place in the stack, as a (1,) tensor."""
+    """Shows a group to one of its clients; `row` is its place in the stack, as a (1,) tensor."""
 
-    path: tuple[Tensor, ...] = ()  # only a `WatchedLoop` knows where the client went
+    path: tuple[Tensor, ...] = ()  # only an `ObservedLoop` fills it
 
     def __init__(self, group: Group, row: Tensor) -> None:
         self._group, self._row, self._passed = group, row, 0
-        counts = torch.tensor(group.counts, device=group.device)
-        self.count = self._mine(counts).to(group.task.layout.dtype)
-        self.t = group.plan.t
+        counts = torch.tensor(group.assignment.counts, device=group.device)
+        self.count = self._own(counts).to(group.task.layout.dtype)
+        self.t = group.assignment.t
 
     @property
     def mean_count(self) -> float:
-        return self._group.ask_mean_count()
+        """Return sum_i w_i K_i over the cohort."""
+        return self._group.mean_count()
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         group, passed = self._group, self._passed
@@ -137,12 +140,12 @@ class LocalLoop:
         table = group.table(passed)
         batches = Minibatches(group, self._row, table)
         keys = Keys.of(group, "")
-        first = torch.tensor(passed * group.counts, device=group.device)
+        first = torch.tensor(passed * group.assignment.counts, device=group.device)
         uneven = group.stacked and table.uneven
         carry = init
         for k in range(table.steps):
-            group.go_on()
-            # A client's own step number, so that the second pass does not repeat the masks.
+            group.raise_if_stopped()
+            # The key counts a client's steps over all passes, so no pass repeats the masks.
             minibatch = batches.at(k, keys.at(first + k))
             data = DataObjective(group.task, minibatch, self.t, k)
             new = step(carry, instrument(group.task, data, group.counter(table, k)))
@@ -151,8 +154,9 @@ class LocalLoop:
 
     @property
     def full(self) -> Objective:
+        """Return the objective on all samples of the client."""
         group = self._group
-        table = group.whole()
+        table = group.full_table()
         batches, keys = Minibatches(group, self._row, table), Keys.of(group, "-full")
         parts = [
             DataObjective(group.task, batches.at(k, keys.at(k)), self.t, 0)
@@ -160,8 +164,8 @@ class LocalLoop:
         ]
         lengths = np.where(table.running, table.lengths, 0)
         shares = torch.tensor(lengths / lengths.sum(1, keepdims=True), device=group.device)
-        mine = self._mine(shares).to(group.task.layout.dtype)
-        objective = parts[0] if len(parts) == 1 else Pooled(parts, list(mine.unbind()))
+        own = self._own(shares).to(group.task.layout.dtype)
+        objective = parts[0] if len(parts) == 1 else Pooled(parts, list(own.unbind()))
         counters = [group.counter(table, k) for k in range(table.steps)]
 
         def count() -> None:
@@ -171,18 +175,19 @@ class LocalLoop:
         return instrument(group.task, objective, count)
 
     def draw(self, purpose: str, like: Tensor) -> Tensor:
-        key = self._mine(self._group.keys(f"draw/{purpose}"))
+        """Return uniforms that are keyed by seed, purpose, round and client."""
+        key = self._own(self._group.keys(f"draw/{purpose}"))
         return keyed.uniform(key, like.shape, like.dtype)
 
-    def _mine(self, per_client: Tensor) -> Tensor:
-        """This client's row; an index_select because `vmap` has no item()."""
+    def _own(self, per_client: Tensor) -> Tensor:
+        """Return this client's row, by index_select because `vmap` has no item()."""
         if not self._group.stacked:
             return per_client[0]
         return per_client.index_select(0, self._row).squeeze(0)
 
 
-class WatchedLoop(LocalLoop):
-    """Remembers as `path` the models before the first step and after the last, for a tap."""
+class ObservedLoop(LocalLoop):
+    """Keeps as `path` the models before the first step and after the last, for a tap."""
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         end = super().__call__(step, init)
@@ -192,7 +197,7 @@ class WatchedLoop(LocalLoop):
         return end
 
     def _model(self, carry: object) -> Tensor | None:
-        """The first vector of the model's size in what a step passes on."""
+        """Return the first vector of the model's size in what a step passes on."""
         shape = (self._group.task.layout.size,)
         vectors = (leaf for leaf in tree.leaves(carry) if isinstance(leaf, Tensor))
         fitting = (leaf for leaf in vectors if leaf.shape == shape and leaf.is_floating_point())
@@ -200,5 +205,5 @@ class WatchedLoop(LocalLoop):
 
 
 def _where(running: Tensor, new: T, old: T) -> T:
-    """A client that is done keeps what it has."""
+    """Return `new` for a client that still runs, and `old` for a client that is done."""
     return tree.map(lambda a, b: torch.where(running, a, b), new, old)

@@ -1,10 +1,10 @@
-"""What glibc does with freed memory, which for big vectors takes longer than the arithmetic.
+"""Control of what glibc does with freed memory, which takes longer than arithmetic on big vectors.
 
-A block of more than 32 MB goes back to the system when it is freed, and when the next one is asked
-for the system clears every page of it anew; so do smaller ones where threads free the last of what
-they have. A step makes several such vectors and activations; with the memory kept an update of 11
-million parameters takes a third of the time, and a gradient of a small convolutional net a tenth
-less.
+A block of more than 32 MB goes back to the system when it is freed, and the system clears every
+page of the next block that is allocated. The same happens to smaller blocks when a thread frees the
+last of its memory. A step makes several such vectors and activations. If the process keeps freed
+memory, an update of 11 million parameters takes a third of the time, and a gradient of a small
+convolutional net a tenth less.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-LARGE_BYTES = 2**20  # of what a step makes that are worth it
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt's names for them
+LARGE_BYTES = 2**20  # that a step must allocate to make keeping them worth it
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt's numbers of its options
 _KEPT = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1))
-# Where glibc's own adjustment ends after a while; it stops adjusting once it has been told.
+# glibc adjusts these by itself until mallopt is called; it would end at these values.
 _USUAL = ((_MMAP_MAX, 65536), (_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**26))
-_lock, _inside = threading.Lock(), 0
+_lock, _active = threading.Lock(), 0
 
 
 def _function(name: str) -> Any:
+    """Return a function of glibc, or None where the C library is another."""
     try:
         return getattr(ctypes.CDLL(None), name)
-    except (OSError, AttributeError, TypeError):  # not glibc
+    except (OSError, AttributeError, TypeError):
         return None
 
 
@@ -35,7 +36,7 @@ _MALLOPT, _MALLOC_TRIM = _function("mallopt"), _function("malloc_trim")
 
 @contextmanager
 def retain_freed_memory(nbytes: int) -> Iterator[None]:
-    """Freed memory stays with the process while steps make and free so many bytes."""
+    """Keep freed memory in the process while steps allocate and free so many bytes."""
     if _MALLOPT is None or nbytes < LARGE_BYTES:
         yield
         return
@@ -47,11 +48,11 @@ def retain_freed_memory(nbytes: int) -> Iterator[None]:
 
 
 def _change(by: int) -> None:
-    """Several runs may be at work; the last to leave restores it."""
-    global _inside
+    """Count the active contexts; the first keeps freed memory, the last restores the usual."""
+    global _active
     with _lock:
-        _inside += by
-        for name, value in _KEPT if _inside else _USUAL:
+        _active += by
+        for name, value in _KEPT if _active else _USUAL:
             _MALLOPT(name, value)
 
 

@@ -1,69 +1,54 @@
-"""One round of a method without a server: nodes stacked, in groups, side by side or in turns."""
+"""One round of a method without a server: nodes run stacked, in groups, on threads or in turns."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
 from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
 from undrift.engine.collectives.base import Collective, Exchange, PeerComm
-from undrift.engine.execution.cohort import Mode, elements_per_step
+from undrift.engine.execution.aggregate import not_finite
+from undrift.engine.execution.executor import BaseExecutor
 from undrift.engine.execution.local import Group, LocalLoop, Meter
 from undrift.engine.execution.lockstep import run_lockstep
-from undrift.engine.plan import Plan, Planner
-from undrift.engine.world import World
+from undrift.engine.plan import Plan
 from undrift.errors import UndriftError
-from undrift.gradients.task import Task
 
 Nodes = Any  # a tree of stacked leaves, (m, ...)
 
 
 @dataclass(frozen=True)
-class PeerExecutor:
-    """Runs nodes `chunk` at a time: all of them at once, groups taking turns, or single ones.
+class PeerExecutor(BaseExecutor):
+    """Runs nodes `chunk` at a time: all of them at once, in groups that take turns, or one by one.
 
-    Of single ones `threads` run side by side in the mode of that name.
+    In the mode "threads" so many single nodes run at the same time.
     """
 
-    task: Task
-    planner: Planner
-    pool: tuple[Tensor, Tensor]
-    mode: Mode
-    chunk: int
-    world: World = World()  # the processes that share the nodes
-    threads: int = 1
-    trim: bool = True  # give freed memory back to the system, worth it if there is much of it
-    _tasks: list[Task] = field(default_factory=list, init=False, compare=False)  # of threads
-
-    def numbers(self, nodes: int, activations: int) -> int:
-        """How many numbers a step of so many nodes works on, those of each sample being given."""
-        together = min(self.chunk, nodes)
-        return elements_per_step(self.mode, together, self.task, self.planner.width * activations)
+    trim: bool = field(default=True, kw_only=True)  # whether to return freed memory to the system
 
     def init(self, algorithm: Peer[Any], plan: Plan, x0: Vector, meter: Meter) -> Nodes:
-        """Every node of this process at x0; `plan` has one step each, whose batch `init` sees."""
+        """Return every node of this process at x0; `plan` has one step each, for `init` to see."""
 
-        def one(node: Any, steps: LocalLoop) -> Any:
+        def init_node(node: Any, steps: LocalLoop) -> Any:
             def step(carry: Any, f: Objective) -> Any:
                 return algorithm.init(x0.clone(), f)
 
             return steps(step, ())
 
-        groups = self._groups(plan)
-        made = [self._run(one, (), group) for group in groups]
-        for group in groups:
-            meter.add(group.meter)
-        return tree.map(lambda *leaves: torch.cat(leaves), *made)
+        positions, groups = self._groups(plan)
+        nodes = [self._run(init_node, (), group) for group in groups]
+        self._count(meter, positions, groups)
+        return tree.map(lambda *leaves: torch.cat(leaves), *nodes)
 
-    def play(
+    def peer_round(
         self,
         algorithm: Peer[Any],
         plan: Plan,
@@ -71,23 +56,22 @@ class PeerExecutor:
         exchange: Exchange,
         meter: Meter,
     ) -> Nodes:
-        """The next states of this process's nodes; nothing given is changed."""
-        groups = self._groups(plan)
+        """Return the next states of this process's nodes; `nodes` is not changed."""
+        positions, groups = self._groups(plan)
 
-        def run(group: Group, held: Nodes, comm: Comm) -> Nodes:
-            return self._run(lambda node, steps: algorithm.round(node, steps, comm), held, group)
+        def run(group: Group, states: Nodes, comm: Comm) -> Nodes:
+            return self._run(lambda node, steps: algorithm.round(node, steps, comm), states, group)
 
         if len(groups) == 1:
-            comm = PeerComm(exchange, _alone)
+            comm = PeerComm(exchange, _carry_out_at_once)
             new = run(groups[0], nodes, comm)
         else:
             new = self._in_turns(run, groups, nodes, exchange)
-        for group in groups:
-            meter.add(group.meter)
-        # Who sent it first: what it has spread to is not at fault.
+        self._count(meter, positions, groups)
+        # A bad message spoils its receivers' models, so senders are named before models.
         self.world.agree(sorted(exchange.not_finite), plan.t + 1, "messages")
-        bad = _not_finite(new, self.world.nodes(exchange.size))
-        self.world.agree(sorted(bad), plan.t + 1, "models")
+        own = self.world.nodes(exchange.size)
+        self.world.agree(not_finite(own, new), plan.t + 1, "models")
         return new
 
     def _in_turns(
@@ -97,29 +81,31 @@ class PeerExecutor:
         nodes: Nodes,
         exchange: Exchange,
     ) -> Nodes:
-        bounds = np.cumsum([0, *(len(group.ids) for group in groups)]).tolist()
+        """Run groups one after the other between two collectives."""
+        sizes = [len(group.assignment.ids) for group in groups]
+        bounds = np.cumsum([0, *sizes]).tolist()
         new = tree.map(torch.empty_like, nodes)
 
         def function(i: int) -> Callable[[Any], Nodes]:
-            held = tree.map(lambda leaf: leaf[bounds[i] : bounds[i + 1]], nodes)
+            states = tree.map(lambda leaf: leaf[bounds[i] : bounds[i + 1]], nodes)
 
             def turn(ask: Callable[[Any], list[Tensor]]) -> Nodes:
-                comm = PeerComm(exchange, lambda what, rows: ask((what, rows)))
-                return run(groups[i], held, comm)
+                comm = PeerComm(exchange, lambda collective, rows: ask((collective, rows)))
+                return run(groups[i], states, comm)
 
             return turn
 
-        def meet(asked: list[tuple[Collective, list[Tensor]]]) -> list[list[Tensor]]:
-            collective = asked[0][0]
-            _require_same(asked)
-            leaves = [list(rows) for rows in zip(*(rows for _, rows in asked), strict=True)]
-            asked.clear()
+        def meet(requests: list[tuple[Collective, list[Tensor]]]) -> list[list[Tensor]]:
+            collective = requests[0][0]
+            _require_same(requests)
+            leaves = [list(rows) for rows in zip(*(rows for _, rows in requests), strict=True)]
+            requests.clear()  # so that memory holds the rows no longer than the collective does
             answers = collective(leaves)
             return [list(rows) for rows in zip(*answers, strict=True)]
 
         def finished(i: int, result: Nodes) -> None:
-            for row, leaf in zip(tree.leaves(result), tree.leaves(new), strict=True):
-                leaf[bounds[i] : bounds[i + 1]] = row
+            for rows, leaf in zip(tree.leaves(result), tree.leaves(new), strict=True):
+                leaf[bounds[i] : bounds[i + 1]] = rows
 
         run_lockstep(
             [function(i) for i in range(len(groups))],
@@ -134,39 +120,41 @@ class PeerExecutor:
     def _at_once(self) -> int:
         return self.threads if self.mode == "threads" else 1
 
-    def _groups(self, plan: Plan) -> list[Group]:
+    def _groups(self, plan: Plan) -> tuple[list[NDArray[np.int64]], list[Group]]:
+        """Return the positions of this process's groups, and the groups."""
         stacked = self.mode == "stacked"
-        mine = np.array(self.world.nodes(len(plan.ids)), dtype=np.int64)
-        # Nodes that run at the same time need models of their own, see `run_lockstep`.
-        while len(self._tasks) < self._at_once:
-            copied = copy.deepcopy(self.task.model) if self._tasks else self.task.model
-            self._tasks.append(replace(self.task, model=copied))
-        return [
-            Group(
-                self._tasks[i % self._at_once],
-                self.planner,
-                plan,
-                positions,
-                self.pool,
-                Meter(len(plan.ids)),
-                stacked=stacked,
-            )
-            for i, positions in enumerate(plan.groups(self.chunk if stacked else 1, mine))
-        ]
+        own = np.array(self.world.nodes(len(plan.ids)), dtype=np.int64)
+        # Group i and group i + at_once never run at the same time, see `run_lockstep`.
+        tasks = self._copies.several(self._at_once)
+        positions = list(plan.groups(self.chunk if stacked else 1, own))
+        groups = []
+        for i, some in enumerate(positions):
+            assignment = self.planner.assign(plan, some)
+            samples = self.pool.samples(assignment.ids)
+            groups.append(Group(tasks[i % len(tasks)], samples, assignment, stacked=stacked))
+        return positions, groups
 
-    def _run(self, one: Callable[[Any, LocalLoop], Any], held: Nodes, group: Group) -> Nodes:
-        rows = torch.arange(len(group.ids), device=group.device)[:, None]
+    def _count(self, meter: Meter, positions: list[NDArray[np.int64]], groups: list[Group]) -> None:
+        """Add what the groups have counted."""
+        for some, group in zip(positions, groups, strict=True):
+            meter.add(group.meter, some)
+
+    def _run(self, function: Callable[[Any, LocalLoop], Any], states: Nodes, group: Group) -> Nodes:
+        """Return function(node, steps) of every node of a group, stacked."""
+        rows = torch.arange(len(group.assignment.ids), device=group.device)[:, None]
         if not group.stacked:
-            node = tree.map(lambda leaf: leaf[0], held)
-            return tree.map(lambda leaf: leaf[None], one(node, LocalLoop(group, rows[0])))
-        if not tree.leaves(held):  # at the start there is nothing to stack but the rows
-            return vmap(lambda row: one((), LocalLoop(group, row)))(rows)
-        return vmap(lambda node, row: one(node, LocalLoop(group, row)))(held, rows)
+            node = tree.map(lambda leaf: leaf[0], states)
+            return tree.map(lambda leaf: leaf[None], function(node, LocalLoop(group, rows[0])))
+        if not tree.leaves(states):  # At the start nodes have no states, and vmap needs a tensor.
+            return vmap(lambda row: function((), LocalLoop(group, row)))(rows)
+        return vmap(lambda node, row: function(node, LocalLoop(group, row)))(states, rows)
 
 
-def _require_same(asked: list[tuple[Collective, list[Tensor]]]) -> None:
-    """All nodes must ask for the same thing at the same time."""
-    kinds = {(what.__name__, *(leaf.shape[1:] for leaf in rows)) for what, rows in asked}
+def _require_same(requests: list[tuple[Collective, list[Tensor]]]) -> None:
+    """Raise unless all nodes ask for the same collective of the same shapes."""
+    kinds = {
+        (collective.__name__, *(leaf.shape[1:] for leaf in rows)) for collective, rows in requests
+    }
     if len(kinds) > 1:
         raise UndriftError(
             f"Peers need to ask each other for the same thing at the same time, got {kinds}; "
@@ -174,12 +162,6 @@ def _require_same(asked: list[tuple[Collective, list[Tensor]]]) -> None:
         )
 
 
-def _alone(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
-    """A group that is everybody asks nobody else."""
+def _carry_out_at_once(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
+    """Return the collective of a group that has no other group to wait for."""
     return [some for (some,) in collective([[leaf] for leaf in rows])]
-
-
-def _not_finite(nodes: Nodes, numbers: range) -> set[int]:
-    floating = [leaf for leaf in tree.leaves(nodes) if leaf.is_floating_point()]
-    finite = torch.stack([tree.finite_rows(leaf) for leaf in floating]).all(0)
-    return {i for i, fine in zip(numbers, finite.tolist(), strict=True) if not fine}

@@ -1,15 +1,19 @@
-"""Jobs side by side on Python threads: torch lets the interpreter go while it computes."""
+"""Jobs on Python threads: torch releases the interpreter lock while it computes."""
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
+
+from undrift.gradients.task import Task
 
 R = TypeVar("R")
 
@@ -18,17 +22,51 @@ class Stopped(BaseException):
     """Unwinds a job whose result nobody wants any more."""
 
 
-def ordered_thread_map(jobs: Iterable[Callable[[threading.Event], R]], threads: int) -> Iterator[R]:
-    """The results in the order of the jobs, at most `threads` of which run at a time.
+class TaskCopies:
+    """Makes copies of a task and keeps them for later rounds.
 
-    A job is given an event; when it is set, it should raise `Stopped`. Few results are waiting at
-    any time, so that memory does not grow with the number of jobs.
+    A forward pass puts parameters into the model for a while, so jobs that run at the same time
+    need models of their own.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._free: list[Task] = []
+
+    def _copy(self) -> Task:
+        model, oracle = copy.deepcopy(self._task.model), self._task.oracle.with_threads(1)
+        return replace(self._task, model=model, oracle=oracle)
+
+    @contextmanager
+    def borrow(self) -> Iterator[Task]:
+        """Yield a copy that nobody else uses meanwhile."""
+        try:
+            task = self._free.pop()
+        except IndexError:
+            task = self._copy()
+        try:
+            yield task
+        finally:
+            self._free.append(task)
+
+    def several(self, count: int) -> list[Task]:
+        """Return `count` tasks with different models, the first of which is the task itself."""
+        while len(self._free) < count - 1:
+            self._free.append(self._copy())
+        return [self._task, *self._free[: count - 1]]
+
+
+def ordered_thread_map(jobs: Iterable[Callable[[threading.Event], R]], threads: int) -> Iterator[R]:
+    """Yield the results in the order of the jobs, at most `threads` of which run at a time.
+
+    A job gets an event and should raise `Stopped` when the event is set. Few results wait at any
+    time, so memory does not grow with the number of jobs.
     """
     stop = threading.Event()
 
     def run(job: Callable[[threading.Event], R]) -> R:
-        torch.set_num_threads(1)  # which OpenMP keeps per thread
-        with torch.no_grad():  # likewise
+        torch.set_num_threads(1)  # OpenMP keeps this number per thread, so each job sets it.
+        with torch.no_grad():  # The mode of autograd is kept per thread, too.
             return job(stop)
 
     waiting: deque[Future[R]] = deque()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 
 from undrift import tree
-from undrift.engine.processes.transport import LostError, Transport, first_line
+from undrift.engine.processes.transport import LostError, Transport, backend_message
 from undrift.engine.world import DifferentError, TogetherError, World
 from undrift.errors import WorkerError
 
@@ -154,7 +154,7 @@ class Processes(World):
             rank, note = next(iter(notes.items()))
             return WorkerError(f"Rank {rank} failed: {note}", ranks=[rank], final=True)
         if not silent:
-            return WorkerError(f"Processes lost each other: {first_line(error)}.", ranks=[])
+            return WorkerError(f"Processes lost each other: {backend_message(error)}.", ranks=[])
         who = ranks_in_words(silent)
         end = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
         remedy = "look at its machine, or raise the timeout" if hung else "look at its output"

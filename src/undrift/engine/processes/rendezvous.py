@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from undrift.engine.processes.context import CONTEXT
 from undrift.engine.processes.group import GRACE, Processes, ask_around, ranks_in_words
-from undrift.engine.processes.transport import first_line
+from undrift.engine.processes.transport import backend_message
 from undrift.engine.world import World
 from undrift.errors import WorkerError
 
@@ -115,7 +115,7 @@ def _store(rank: int, size: int, timeout: float) -> Store:
     except (RuntimeError, OSError) as error:
         problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
         raise WorkerError(
-            f"Rank {rank} needs to {problem}, got {first_line(error)} within {timeout:g} s; start "
+            f"Rank {rank} needs to {problem}, got {backend_message(error)} within {timeout:g} s; start "
             "rank 0 and check MASTER_ADDR and MASTER_PORT.",
             ranks=[0],
         ) from error
@@ -138,7 +138,7 @@ def meet(
         _await_all(store, rank, size, timeout if patience is None else patience, watch)
     except RuntimeError as error:  # the store has gone, and with it rank 0
         raise WorkerError(
-            f"Rank {rank} needs rank 0 to stay, got {first_line(error)}; look at its output.",
+            f"Rank {rank} needs rank 0 to stay, got {backend_message(error)}; look at its output.",
             ranks=[0],
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -158,7 +158,7 @@ def meet(
         whom = ranks_in_words(silent).lower() if silent else "the others"
         raise WorkerError(
             f"Rank {rank} needs to connect to all others, got no connection to {whom} "
-            f"({first_line(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
+            f"({backend_message(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
             "network's interface.",
             ranks=silent,
         ) from error

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from undrift.errors import UndriftError, WorkerError
+from undrift.errors import UndriftError, WorkerError, first_line
 
 HEADER = 24  # bytes in front of every message
 
@@ -200,7 +200,7 @@ class PendingMessages:
         try:
             works = dist.batch_isend_irecv(ops)
         except RuntimeError as error:  # a connection that is known to be closed
-            raise LostError(ranks[0], first_line(error)) from error
+            raise LostError(ranks[0], backend_message(error)) from error
         # A backend may return one handle for all operations.
         return list(zip(works, ranks if len(works) == len(ranks) else ranks[:1], strict=True))
 
@@ -210,7 +210,7 @@ def _finish(works: list[tuple[Any, int]]) -> None:
         try:
             work.wait()
         except RuntimeError as error:
-            raise LostError(rank, first_line(error)) from error
+            raise LostError(rank, backend_message(error)) from error
 
 
 def _buffer(nbytes: int) -> Tensor:
@@ -223,8 +223,6 @@ def _tag(label: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def first_line(error: Exception) -> str:
+def backend_message(error: Exception) -> str:
     """Return the backend's message without the place in its source and further lines."""
-    lines = str(error).strip().splitlines()
-    first = lines[0] if lines else type(error).__name__
-    return first.split("] ", 1)[-1].split(". This is typically", 1)[0]
+    return first_line(error).split("] ", 1)[-1].split(". This is typically", 1)[0]

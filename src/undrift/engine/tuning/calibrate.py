@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from undrift.core import Cohort
+from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.rules import Candidate, TrialRound
 from undrift.files import user_cache, write_atomic
@@ -49,11 +48,12 @@ def fastest(
     candidates: Sequence[Candidate],
     task: Task,
     planner: Planner,
+    pool: Pool,
     trial: TrialRound,
     about: str,
 ) -> Candidate:
     """Return the candidate whose gradients take the least time; `about` names what is run."""
-    key = _key(task, planner, about, candidates)
+    key = _key(task, planner, pool, about, candidates)
     remembered = _read().get(key)
     for candidate in candidates:
         for layout in (False, True):
@@ -87,13 +87,7 @@ def _seconds(candidates: Sequence[Candidate], first: Plan, trial: TrialRound) ->
 def _seconds_of(candidate: Candidate, first: Plan, trial: TrialRound) -> float:
     """Return the seconds of a gradient in a small round of clients with STEPS steps each."""
     clients = _clients(first, candidate)
-    plan = Plan(
-        0,
-        first.ids[:clients],
-        np.full(clients, 1 / clients),
-        np.full(clients, STEPS),
-        Cohort(0, first.cohort.population, clients, 1.0),
-    )
+    plan = Plan.trial(first.ids[:clients], STEPS, first.cohort.population)
     start = time.perf_counter()
     try:
         trial(plan, candidate)
@@ -116,7 +110,9 @@ def _name(candidate: Candidate) -> list[Any]:
     return [candidate.mode, candidate.channels_last]
 
 
-def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Candidate]) -> str:
+def _key(
+    task: Task, planner: Planner, pool: Pool, about: str, candidates: Sequence[Candidate]
+) -> str:
     """Return a digest of what the answer depends on."""
     first = planner.plan(0)
     facts = [
@@ -125,7 +121,7 @@ def _key(task: Task, planner: Planner, about: str, candidates: Sequence[Candidat
         str(task.layout.shapes),
         str(task.layout.dtype),
         f"{type(task.oracle).__name__} {task.clip} {task.weight_decay}",
-        str(tuple(planner.clients.inputs.shape[1:])),
+        str(tuple(pool.inputs.shape[1:])),
         repr(planner.batch_size),
         str(len(first.ids)),
         str([(candidate.mode, candidate.threads, candidate.chunk) for candidate in candidates]),

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from undrift.data.clients import Clients
+from undrift.errors import first_line
 from undrift.gradients.dropout import KeyedDropout
 from undrift.gradients.task import Loss, per_sample
 
@@ -75,7 +76,7 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
                 remedy = f"it needs a vocabulary of more than the largest id, {int(inputs.max())}"
             raise ValueError(
                 f"The model needs to accept inputs of shape {tuple(inputs.shape)}, got "
-                f"{_line(error)}; {remedy}."
+                f"{first_line(error, named=True)}; {remedy}."
             ) from error
         _refuse_changed_buffers(model, before)
         if not isinstance(outputs, Tensor):
@@ -110,8 +111,8 @@ def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
     except Exception as error:
         raise ValueError(
             f"The model's output needs to fit the loss, got output {tuple(outputs.shape)} "
-            f"{outputs.dtype} and targets {tuple(targets.shape)} {targets.dtype} ({_line(error)}); "
-            "change the last layer, the loss or the targets."
+            f"{outputs.dtype} and targets {tuple(targets.shape)} {targets.dtype} "
+            f"({first_line(error, named=True)}); change the last layer, the loss or the targets."
         ) from error
     if not isinstance(value, Tensor) or value.ndim != 0:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -165,8 +166,3 @@ def _refuse_changed_buffers(model: nn.Module, before: dict[str, Tensor]) -> None
                 f"The model needs a forward pass without side effects, got a change of its buffer "
                 f"{name!r}; state that is not a parameter would be lost between clients."
             )
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from undrift.core import Cohort
-from undrift.engine.execution.cohort import Mode
+from undrift.engine.execution.executor import Mode
+from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.probe import Facts
-from undrift.errors import DivergenceError, UndriftError
+from undrift.errors import DivergenceError, UndriftError, first_line
 from undrift.gradients.task import Task
 
 STACKED_PARAMETERS = 200_000  # above this a step is bound by arithmetic, not by overhead
@@ -61,7 +61,7 @@ def candidates(
 
     `cohort` is how many clients a round has, 1 where clients should not be put on threads.
     """
-    at_once = min(threads or torch.get_num_threads(), len(planner.clients))
+    at_once = min(threads or torch.get_num_threads(), len(planner.census))
     wide = _wide(task.model)
 
     def candidate(mode: Mode, why: str) -> Candidate:
@@ -74,7 +74,7 @@ def candidates(
             raise UndriftError(f"mode='threads' is not possible: {_DRAWS}; use mode='loop'.")
         return [candidate("threads", "asked for")]
     elements = planner.width * facts.activations
-    obstacle = _no_gain(task, len(planner.clients), elements)
+    obstacle = _no_gain(task, len(planner.census), elements)
     if mode == "stacked" or not obstacle:
         obstacle = _obstacle(facts, planner, trial)
     if mode == "stacked" and obstacle:
@@ -115,21 +115,23 @@ def _wide(model: nn.Module) -> bool:
     return bool(channels) and float(np.median(channels)) >= WIDE_CHANNELS
 
 
-def chunk_for(facts: Facts, task: Task, planner: Planner, budget: int = STACKED_BYTES) -> int:
+def chunk_for(
+    facts: Facts, task: Task, planner: Planner, pool: Pool, budget: int = STACKED_BYTES
+) -> int:
     """Return how many clients fit a chunk, each with some vectors and with its activations."""
     activations = 0 if task.oracle.schedules_clients else 3 * planner.width * facts.activations
-    inputs = planner.width * planner.clients.inputs[0].numel()
+    inputs = planner.width * pool.inputs[0].numel()
     elements = 8 * task.layout.size + inputs + activations
     return max(1, budget // (elements * task.layout.dtype.itemsize))
 
 
-def stack_for(facts: Facts, task: Task, planner: Planner) -> int:
+def stack_for(facts: Facts, task: Task, planner: Planner, pool: Pool) -> int:
     """Return the size of a stack that is just large enough to make its operations worth calling.
 
     More clients make several stacks, which run side by side. The size does not depend on the number
     of threads, so neither do the results.
     """
-    inputs = planner.clients.inputs[0].numel()
+    inputs = pool.inputs[0].numel()
     activations = 0 if task.oracle.schedules_clients else facts.activations
     elements = task.layout.size + planner.width * (activations + inputs)
     return max(8, STACK_ELEMENTS // elements)
@@ -149,13 +151,13 @@ def _obstacle(facts: Facts, planner: Planner, trial: TrialRound) -> str:
     """Return why clients cannot be stacked, or ""; two of them are stacked for a step to see it."""
     if facts.randomness == "other":
         return _DRAWS
-    sizes = planner.clients.sizes
+    sizes = planner.census.sizes
     if not facts.separable and (
         len(set(sizes)) > 1 or int(sizes[0]) % (planner.batch_size or int(sizes[0]))
     ):
         return "the loss is not a mean over samples and minibatches differ in size"
     two = np.array([0, len(sizes) - 1])
-    plan = Plan(0, two, np.full(2, 0.5), np.array([1, 2]), Cohort(0, len(sizes), 2, 1.0))
+    plan = Plan.trial(two, [1, 2], len(sizes))
     try:
         with warnings.catch_warnings():
             # vmap announces an operation it would silently run in a loop: not stacked at all.
@@ -164,7 +166,5 @@ def _obstacle(facts: Facts, planner: Planner, trial: TrialRound) -> str:
     except DivergenceError:
         return ""  # a matter of training, not of stacking
     except Exception as error:  # whatever vmap refuses in a foreign model, loss or algorithm
-        lines = str(error).strip().splitlines()
-        first = lines[0].split(". ")[0] if lines else type(error).__name__
-        return f"vmap refuses it ({first})"
+        return f"vmap refuses it ({first_line(error).split('. ')[0]})"
     return ""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from undrift.check import require
-from undrift.core import Cohort, Peer
+from undrift.core import Peer
+from undrift.engine.execution.pool import Pool
 from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.settings import Algorithm, ExecutionRecord, ExecutionRequest
@@ -55,7 +55,7 @@ class Workload:
 
     algorithm: Algorithm
     planner: Planner
-    pool: tuple[Tensor, Tensor]
+    pool: Pool
     facts: Facts
     rounds: int
     alone: bool  # whether one process does it all; several must choose the same
@@ -74,10 +74,8 @@ class Workload:
 
     def sample(self, task: Task) -> Batch:
         """Return a minibatch of the first client."""
-        inputs, targets = self.pool
-        clients = self.planner.clients
-        size = min(self.planner.width, int(clients.sizes[0]))
-        index = torch.from_numpy(clients.index[:size]).to(inputs.device)
+        inputs, targets, (samples,) = self.pool.samples(np.array([0]))
+        index = torch.from_numpy(samples[: self.planner.width]).to(inputs.device)
         key = torch.zeros((), dtype=torch.int64) if task.randomness == "dropout" else None
         return Batch(task.prepared(inputs[index]), targets[index], None, key)
 
@@ -139,7 +137,7 @@ def _candidate(
     )
     if measured and calibrate.wanted(workload.rounds, workload.planner, possible):
         name = _name(workload.algorithm)
-        return calibrate.fastest(possible, task, workload.planner, trial, name)
+        return calibrate.fastest(possible, task, workload.planner, workload.pool, trial, name)
     same = [each for each in possible if record is not None and each.mode == record.mode]
     return (same or possible)[0]
 
@@ -150,9 +148,9 @@ def _chunk(workload: Workload, task: Task, chunk_size: int | None) -> int:
         return chunk_size
     facts, planner = workload.facts, workload.planner
     if isinstance(workload.algorithm, Peer):
-        return chunk_for(facts, task, planner, STACKED_PEER_BYTES)
-    chunk = chunk_for(facts, task, planner, STACKED_BYTES)
-    return min(chunk, stack_for(facts, task, planner))
+        return chunk_for(facts, task, planner, workload.pool, STACKED_PEER_BYTES)
+    chunk = chunk_for(facts, task, planner, workload.pool, STACKED_BYTES)
+    return min(chunk, stack_for(facts, task, planner, workload.pool))
 
 
 def _kernels(
@@ -185,11 +183,8 @@ def _kernels(
 def _uses(workload: Workload, task: Task, kernels: Kernels) -> bool:
     """Return whether the method asks for plain gradients in a step of two clients."""
     before = kernels.calls
-    clients = len(workload.planner.clients)
-    ids = np.unique([0, clients - 1])
-    size = len(ids)
-    cohort = Cohort(0, clients, size, 1.0)
-    plan = Plan(0, ids, np.full(size, 1 / size), np.ones(size, dtype=np.int64), cohort)
+    clients = len(workload.planner.census)
+    plan = Plan.trial(np.unique([0, clients - 1]), 1, clients)
     try:
         workload.trial(task)(plan, Candidate("loop", ""))
     except Exception:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from undrift.comm.routes import Ring
 from undrift.core import Federated, Peer
@@ -16,12 +14,12 @@ from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.cohort import Executor
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
-from undrift.engine.execution.round import play
+from undrift.engine.execution.pool import Pool
+from undrift.engine.execution.round import federated_round
 from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.probe import Facts
 from undrift.engine.tuning.rules import Candidate, TrialRound, row_cost, worth_trimming
-from undrift.engine.world import World
 from undrift.gradients.task import Task
 from undrift.optim.schedules import resolve
 from undrift.topology import complete
@@ -31,7 +29,7 @@ def federated_trial(
     algorithm: Federated[Any, Any, Any, Any],
     task: Task,
     planner: Planner,
-    pool: tuple[Tensor, Tensor],
+    pool: Pool,
     facts: Facts,
 ) -> TrialRound:
     """Return a function that runs a small round of a method with a server."""
@@ -45,16 +43,16 @@ def federated_trial(
                 pool,
                 candidate.mode,
                 candidate.chunk,
-                row_cost(facts, planner),
                 threads=candidate.threads,
+                row_cost=row_cost(facts, planner),
             )
         return executors[candidate]
 
     def trial(plan: Plan, candidate: Candidate) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         executor, size = executor_for(candidate), len(plan.ids)
-        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
-            return play(now, executor, plan, now.init(x0), {}, x0, Meter(size))
+        with torch.no_grad(), intra_op_threads(executor.elements_per_step(size, facts.activations)):
+            return federated_round(now, executor, plan, now.init(x0), {}, x0, Meter(size))
 
     return trial
 
@@ -63,7 +61,7 @@ def peer_trial(
     algorithm: Peer[Any],
     task: Task,
     planner: Planner,
-    pool: tuple[Tensor, Tensor],
+    pool: Pool,
     facts: Facts,
 ) -> TrialRound:
     """Return a function that runs a small round of a method without a server."""
@@ -77,21 +75,20 @@ def peer_trial(
                 pool,
                 candidate.mode,
                 candidate.chunk,
-                World(),
-                candidate.threads,
-                worth_trimming(facts, planner),
+                threads=candidate.threads,
+                trim=worth_trimming(facts, planner),
             )
         return executors[candidate]
 
     def trial(plan: Plan, candidate: Candidate) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         executor, size = executor_for(candidate), len(plan.ids)
-        first = replace(plan, counts=np.ones(size, dtype=np.int64))
+        first = Plan.trial(plan.ids, 1, plan.cohort.population)
         exchange = InProcessExchange(
             size=size, topology=complete(size), route=Ring(), t=0, seed=0, traffic=Traffic(size)
         )
-        with torch.no_grad(), intra_op_threads(executor.numbers(size, facts.activations)):
+        with torch.no_grad(), intra_op_threads(executor.elements_per_step(size, facts.activations)):
             nodes = executor.init(now, first, x0, Meter(size))
-            return executor.play(now, plan, nodes, exchange, Meter(size))
+            return executor.peer_round(now, plan, nodes, exchange, Meter(size))
 
     return trial

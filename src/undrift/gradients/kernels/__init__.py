@@ -1,10 +1,11 @@
-"""Gradients of small nets at the speed of the hardware: C++ written and compiled for the model.
+"""Gradients of small nets at the speed of the hardware, by C++ that is written for the model.
 
 `reader` reads a model as a chain of layers, `emitter` writes the C++ of its gradient with the parts
-in the headers, `builder` compiles and keeps it, `oracle` calls it. See docs/kernels.md.
+in the headers, `builder` compiles and keeps the library, `oracle` calls it. See docs/kernels.md.
 """
 
+from undrift.gradients.kernels.layers import UnsupportedError
 from undrift.gradients.kernels.oracle import Kernels, build, measure
-from undrift.gradients.kernels.reader import UnsupportedError, read
+from undrift.gradients.kernels.reader import read
 
 __all__ = ["Kernels", "UnsupportedError", "build", "measure", "read"]

@@ -1,8 +1,8 @@
-"""Compiles a source into a library, once: what was built is kept in the user's cache.
+"""Compiles a source into a library, once: libraries are kept in the user's cache.
 
-A library is named by all it depends on, the source, the compiler and the processor, and loaded only
-if its content is what the compiler wrote. It appears by one rename, so several processes may build
-the same at the same time.
+A library's name is a digest of all it depends on: the source, the compiler and the processor. It is
+loaded only if its content is what the compiler wrote. It appears by one rename, so several
+processes may build the same library at the same time.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from functools import cache
 from pathlib import Path
 
 from undrift.files import user_cache, write_atomic
-from undrift.gradients.kernels.reader import UnsupportedError
+from undrift.gradients.kernels.layers import UnsupportedError
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
-PATIENCE = 300  # seconds for the compiler
+COMPILER_SECONDS = 300  # after which a compilation has failed
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _lock = threading.Lock()
 
 
 def library(source: str) -> ctypes.CDLL:
-    """Raises `UnsupportedError` where it can neither be found nor built."""
+    """Return the library of a source, or raise `UnsupportedError` if it cannot be built."""
     compiler = _compiler()
     command = [*compiler, *FLAGS, _native()]
-    about = [source, *command, _version(compiler[0]), processor()]
-    name = hashlib.blake2b("\n".join(about).encode(), digest_size=16).hexdigest()
+    facts = [source, *command, _version(compiler[0]), processor()]
+    name = hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
     with _lock:
         if name not in _loaded:
-            _loaded[name] = _found_or_built(source, command, _folder() / f"{name}.so")
+            _loaded[name] = _load_or_build(source, command, _folder() / f"{name}.so")
         return _loaded[name]
 
 
-def _found_or_built(source: str, command: list[str], kept: Path) -> ctypes.CDLL:
-    if _sound(kept):
-        return _load(kept)
+def _load_or_build(source: str, command: list[str], cached: Path) -> ctypes.CDLL:
+    if _is_intact(cached):
+        return _load(cached)
     try:
-        room = tempfile.TemporaryDirectory(prefix="undrift-kernels-")
+        build = tempfile.TemporaryDirectory(prefix="undrift-kernels-")
     except OSError as error:
         raise UnsupportedError(f"no folder to build in ({error})") from error
-    with room as folder:  # a library that is loaded does not need its file any more
-        built = _compile(source, command, Path(folder))
+    with build as folder:  # a library that is loaded does not need its file any more
+        compiled = _compile(source, command, Path(folder))
         with suppress(OSError):  # without a cache the library serves this process only
-            built = _keep(built, kept)
-        return _load(built)
+            compiled = _keep(compiled, cached)
+        return _load(compiled)
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -65,21 +65,21 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _compiler() -> list[str]:
-    """With its own arguments, as in CXX="ccache g++"."""
-    given = os.environ.get("CXX", "")
-    for words in [shlex.split(given)] if given.strip() else [["c++"], ["g++"], ["clang++"]]:
-        found = shutil.which(words[0])
-        if found:
-            return [found, *words[1:]]
-    raise UnsupportedError(f"no C++ compiler ({given or 'c++, g++, clang++'} not found)")
+    """Return the compiler with its own arguments, as in CXX="ccache g++"."""
+    variable = os.environ.get("CXX", "")
+    for words in [shlex.split(variable)] if variable.strip() else [["c++"], ["g++"], ["clang++"]]:
+        path = shutil.which(words[0])
+        if path:
+            return [path, *words[1:]]
+    raise UnsupportedError(f"no C++ compiler ({variable or 'c++, g++, clang++'} not found)")
 
 
 @cache
 def _version(compiler: str) -> str:
-    """Of the compiler, by what changes when it is updated; asking itself would take longer."""
+    """Return what changes when the compiler is updated; asking the compiler takes longer."""
     real = Path(compiler).resolve()
-    about = real.stat()
-    return f"{real} {about.st_size} {about.st_mtime_ns}"
+    status = real.stat()
+    return f"{real} {status.st_size} {status.st_mtime_ns}"
 
 
 def _native() -> str:
@@ -100,46 +100,48 @@ def _folder() -> Path:
     return (user_cache() / "kernels").absolute()
 
 
-def _seal(kept: Path) -> Path:
-    return kept.with_suffix(".json")
+def _digest_file(library: Path) -> Path:
+    return library.with_suffix(".json")
 
 
-def _digest(kept: Path) -> str:
-    return hashlib.blake2b(kept.read_bytes(), digest_size=32).hexdigest()
+def _digest(library: Path) -> str:
+    return hashlib.blake2b(library.read_bytes(), digest_size=32).hexdigest()
 
 
-def _sound(kept: Path) -> bool:
-    """Whether it is there and is what the compiler wrote."""
+def _is_intact(library: Path) -> bool:
+    """Return whether the library exists and is what the compiler wrote."""
     with suppress(OSError, ValueError):
-        sealed = json.loads(_seal(kept).read_text(encoding="utf-8"))
-        return isinstance(sealed, dict) and sealed.get("digest") == _digest(kept)
+        written = json.loads(_digest_file(library).read_text(encoding="utf-8"))
+        return isinstance(written, dict) and written.get("digest") == _digest(library)
     return False
 
 
-def _keep(built: Path, kept: Path) -> Path:
-    """Copy a library to the cache with a seal, and return its path there."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    # A reader between the two writes sees a seal that does not fit, and builds the library again.
-    write_atomic(kept, built.read_bytes())
-    write_atomic(_seal(kept), json.dumps({"digest": _digest(built)}))
-    return kept
+def _keep(compiled: Path, cached: Path) -> Path:
+    """Copy a compiled library into the cache with its digest, and return its place there."""
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    # A reader between the two writes sees a digest that does not fit, and builds again.
+    write_atomic(cached, compiled.read_bytes())
+    write_atomic(_digest_file(cached), json.dumps({"digest": _digest(compiled)}))
+    return cached
 
 
 def _compile(source: str, command: list[str], folder: Path) -> Path:
-    text, made = folder / "kernel.cpp", folder / "kernel.so"
+    """Return the file of the compiled library."""
+    text, compiled = folder / "kernel.cpp", folder / "kernel.so"
     text.write_text(source, encoding="utf-8")
     try:
         done = subprocess.run(
-            [*command, str(text), "-o", str(made)],
+            [*command, str(text), "-o", str(compiled)],
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PATIENCE,
+            timeout=COMPILER_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnsupportedError(f"the compiler {command[0]} fails ({error})") from error
-    if done.returncode or not made.exists():
-        said = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
-        raise UnsupportedError(f"the compiler {command[0]} fails ({said.strip()})")
-    return made
+    if done.returncode or not compiled.exists():
+        errors = (line.strip() for line in done.stderr.splitlines() if "error" in line)
+        reason = next(errors, "no message")
+        raise UnsupportedError(f"the compiler {command[0]} fails ({reason})")
+    return compiled

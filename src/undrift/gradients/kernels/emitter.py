@@ -1,13 +1,14 @@
-"""Writes the C++ of a chain's gradient: its layers put together from the parts beside this file."""
+"""Writes the C++ of a chain's gradient, with the parts in the headers beside this file."""
 
 from __future__ import annotations
 
 import math
 from importlib.resources import files
 
-from undrift.gradients.kernels.images import Images, stages_of
-from undrift.gradients.kernels.layers import Chain, Flat, Layer
-from undrift.gradients.kernels.rows import Rows
+from undrift.gradients.kernels.images import ImageCode
+from undrift.gradients.kernels.layers import Chain, Flatten, Layer
+from undrift.gradients.kernels.rows import RowCode
+from undrift.gradients.kernels.stages import stages_of
 
 PARTS = "vectors.hpp", "images.hpp", "rows.hpp", "workers.hpp"
 
@@ -110,11 +111,11 @@ extern "C" int undrift_gradients(
 
 
 def emit(chain: Chain) -> str:
-    """The source of a library with the one function `undrift_gradients`."""
+    """Return the source of a library with the one function `undrift_gradients`."""
     before, flat = _parts(chain)
-    images = Images(stages_of(before))
+    images = ImageCode(stages_of(before))
     width = math.prod(before[-1].out if before else chain.inputs)
-    rows = Rows(flat, _rows_source(before, width), images.learns)
+    rows = RowCode(flat, _rows_source(before, width), images.learns)
     last = images.stages and f"{len(images.stages)}"
     through = _forward_through_blocks(chain, images, width) if last else []
     back = _back_through_blocks(images, width) if last and images.learns else []
@@ -145,11 +146,11 @@ def emit(chain: Chain) -> str:
 
 
 def _parts(chain: Chain) -> tuple[list[Layer], list[Layer]]:
-    """What is done in lanes, and what in rows."""
+    """Return the layers that work on images, in lanes, and those that work on rows."""
     layers = list(chain.layers)
-    flat = [i for i, layer in enumerate(layers) if isinstance(layer, Flat)]
+    flat = [i for i, layer in enumerate(layers) if isinstance(layer, Flatten)]
     cut = flat[0] if flat and len(chain.inputs) == 3 else 0
-    return layers[:cut], [layer for layer in layers[cut:] if not isinstance(layer, Flat)]
+    return layers[:cut], [layer for layer in layers[cut:] if not isinstance(layer, Flatten)]
 
 
 def _rows_source(before: list[Layer], width: int) -> str:
@@ -163,7 +164,7 @@ _EACH_BLOCK = [
 ]
 
 
-def _forward_through_blocks(chain: Chain, images: Images, width: int) -> list[str]:
+def _forward_through_blocks(chain: Chain, images: ImageCode, width: int) -> list[str]:
     channels = chain.inputs[0]
     return [
         *_EACH_BLOCK,
@@ -174,7 +175,7 @@ def _forward_through_blocks(chain: Chain, images: Images, width: int) -> list[st
     ]
 
 
-def _back_through_blocks(images: Images, width: int) -> list[str]:
+def _back_through_blocks(images: ImageCode, width: int) -> list[str]:
     last = len(images.stages)
     channels = images.stages[-1].out[0]
     return [

@@ -1,4 +1,4 @@
-"""The layers that kernels know, with their shapes and places in the flat vector."""
+"""The layers that kernels know, with their shapes and their places in the flat vector."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ from dataclasses import dataclass
 from functools import cached_property
 
 Shape = tuple[int, ...]
-Pair = tuple[int, int]
+IntPair = tuple[int, int]  # of height and width
+
+
+class UnsupportedError(Exception):
+    """Says in a few words what a kernel cannot do."""
 
 
 @dataclass(frozen=True)
 class Convolution:
+    """A two-dimensional convolution."""
+
     shape: Shape  # of the input: channels, height, width
     out: Shape
-    kernel: Pair
-    stride: Pair
-    padding: Pair
+    kernel: IntPair
+    stride: IntPair
+    padding: IntPair
     weight: int  # place in the flat vector
     bias: int | None
 
 
 @dataclass(frozen=True)
 class Matrix:
+    """A linear layer."""
+
     shape: Shape
     out: Shape
     weight: int
@@ -31,52 +39,63 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Activation:
+    """A function of each number by itself."""
+
     shape: Shape
     kind: str  # "Relu", "Tanh" or "Sigmoid"
 
     @property
     def out(self) -> Shape:
+        """Return the shape of the output."""
         return self.shape
 
 
 @dataclass(frozen=True)
 class Pooling:
+    """The largest number or the mean of each window."""
+
     shape: Shape
     out: Shape
     kind: str  # "max" or "avg"
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    border_counts: bool = False  # whether an average divides by what lies outside as well
+    kernel: IntPair
+    stride: IntPair
+    padding: IntPair
+    border_counts: bool = False  # whether an average counts the zeros around the image
 
 
 @dataclass(frozen=True)
 class Drop:
+    """A dropout layer in training."""
+
     shape: Shape
     p: float
     channels: bool  # whether whole channels are dropped
-    call: int  # the how-manieth dropout of a forward pass it is, as their masks are keyed
+    call: int  # index of this dropout call in a forward pass; it keys the masks
 
     @property
     def out(self) -> Shape:
+        """Return the shape of the output."""
         return self.shape
 
 
 @dataclass(frozen=True)
-class Flat:
+class Flatten:
+    """The change from an image to a row of numbers."""
+
     shape: Shape
 
     @property
     def out(self) -> Shape:
+        """Return the shape of the output."""
         return (math.prod(self.shape),)
 
 
-Layer = Convolution | Matrix | Activation | Pooling | Drop | Flat
+Layer = Convolution | Matrix | Activation | Pooling | Drop | Flatten
 
 
 @dataclass(frozen=True)
 class Chain:
-    """All that a kernel depends on."""
+    """Holds all that a kernel depends on."""
 
     layers: tuple[Layer, ...]
     inputs: Shape
@@ -86,16 +105,17 @@ class Chain:
 
     @cached_property
     def labels(self) -> bool:
-        """Whether targets are classes, not numbers."""
+        """Return whether targets are classes, not numbers."""
         return self.loss == "CrossEntropy"
 
     @cached_property
     def draws(self) -> bool:
+        """Return whether some layer draws random numbers."""
         return any(isinstance(layer, Drop) for layer in self.layers)
 
     @property
     def products(self) -> int:
-        """Multiplications of a sample's gradient: forward, to the weights and to the inputs."""
+        """Return the multiplications of a sample's gradient: forward, to weights and to inputs."""
         total = 0
         for i, layer in enumerate(self.layers):
             if isinstance(layer, Convolution):

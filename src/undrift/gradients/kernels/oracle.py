@@ -1,4 +1,4 @@
-"""Gradients by a kernel that was compiled for the model, of one client or of many at once."""
+"""Gradients by a kernel that was compiled for the model, for one client or for many at once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from torch import Tensor
 from undrift.core import Vector
 from undrift.gradients.kernels.builder import library
 from undrift.gradients.kernels.emitter import emit
-from undrift.gradients.kernels.layers import Chain
-from undrift.gradients.kernels.reader import UnsupportedError
+from undrift.gradients.kernels.layers import Chain, UnsupportedError
 from undrift.gradients.task import Batch, BatchIndices, Oracle, Task
 
-CLOSE = 1e-3  # of torch's gradient, in norm, that a kernel may be away from it
-TURNS = 10  # of the two in a measurement, fewer if they are slow
-ENOUGH = 0.05  # seconds of torch's
-_MEMORY = 2  # what the kernel returns when it has none
+CLOSE = 1e-3  # largest distance from torch's gradient, as a share of its norm
+TURNS = 10  # measurements of kernel and torch, fewer if they are slow
+ENOUGH = 0.05  # seconds of torch's gradients after which a measurement ends
+_NO_MEMORY = 2  # what the kernel returns if it cannot allocate
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 _ARGUMENTS: list[Any] = [_POINTER, _LONG, *[_POINTER] * 6, _LONG, _LONG, ctypes.c_int]
@@ -30,52 +29,59 @@ _ARGUMENTS: list[Any] = [_POINTER, _LONG, *[_POINTER] * 6, _LONG, _LONG, ctypes.
 
 @dataclass
 class Kernels:
-    """The compiled function; a batch that it was not made for goes to torch, and so does one whose
-    gradient is not finite: where exactly NaN and Inf appear is for torch to say.
+    """Computes gradients by a compiled function.
 
-    ctypes lets the interpreter go while it runs, and it has no state, so clients on several threads
-    share it. `many` spreads the clients over `threads` cores by itself.
+    A batch that the function was not made for goes to torch. So does one whose gradient is not
+    finite, because torch decides where exactly NaN and Inf appear. ctypes releases the interpreter
+    lock during a call and the function has no state, so clients on several threads share it.
+    `gradients` spreads the clients over `threads` cores by itself.
     """
 
     chain: Chain
     function: Callable[..., int]
-    otherwise: Oracle  # torch's
+    fallback: Oracle  # torch's
     threads: int
-    calls: int = 0  # how often it ran; a method that adds to the loss never asks
+    calls: int = 0  # of the function; a method that adds terms to the loss makes none
     gain: float | None = None  # how much faster than torch a gradient was, when measured
 
-    _pool: Tensor | None = field(default=None, init=False, repr=False)  # that is known to fit
+    # The inputs of the last call of `gradients_at`, which are known to fit.
+    _fitting: Tensor | None = field(default=None, init=False, repr=False)
 
     pads_batches = False
     schedules_clients = True
 
-    def on(self, threads: int) -> Kernels:
+    def with_threads(self, threads: int) -> Kernels:
+        """Return the oracle on at most so many cores."""
         return replace(self, threads=threads)
 
-    def one(self, task: Task, x: Vector, batch: Batch) -> Vector:
+    def gradient(self, task: Task, x: Vector, batch: Batch) -> Vector:
+        """Return the gradient of one client's loss at x."""
         valid, keys = (None if t is None else t[None] for t in (batch.valid, batch.keys))
         rows = Batch(batch.inputs[None], batch.targets[None], valid, keys)
         g = self._called(x[None], rows, 1)
-        return self.otherwise.one(task, x, batch) if g is None else g[0]
+        return self.fallback.gradient(task, x, batch) if g is None else g[0]
 
-    def many(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
+    def gradients(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
+        """Return (clients, D) the gradients of many clients at the rows of x."""
         g = self._called(x, batch, self.threads)
         if g is not None:
             return g
-        # One by one: torch's own batched convolutions differ from its others in what is NaN.
+        # Clients go one by one, as NaN appear elsewhere in torch's batched convolutions.
         rows = (Batch(*row) for row in zip(*map(_rows_of(len(x)), batch), strict=True))
-        return torch.stack([self.otherwise.one(task, *each) for each in zip(x, rows, strict=True)])
+        pairs = zip(x, rows, strict=True)
+        return torch.stack([self.fallback.gradient(task, own, row) for own, row in pairs])
 
-    def at(self, x: Tensor, places: BatchIndices) -> Tensor | None:
-        pool = places.inputs, places.targets
-        if self._pool is not places.inputs:  # which is the same at every step of a run
-            ready = all(tensor.is_contiguous() for tensor in pool)
-            typed = places.targets.dtype == self._target_type
-            if not (ready and typed and self._fits(x, *pool, 1, places.keys)):
+    def gradients_at(self, x: Tensor, indices: BatchIndices) -> Tensor | None:
+        """Return (clients, D) the gradients on samples of a pool, or None if they do not fit."""
+        inputs, targets = indices.inputs, indices.targets
+        if self._fitting is not inputs:  # A run has one pool, which is checked at its first step.
+            ready = inputs.is_contiguous() and targets.is_contiguous()
+            typed = targets.dtype == self._target_type
+            if not (ready and typed and self._fits(x, inputs, targets, 1, indices.keys)):
                 return None
-            self._pool = places.inputs
-        index = places.index.contiguous()
-        return self._call(x, *pool, index, places.counts, places.keys, self.threads)
+            self._fitting = inputs
+        index = indices.index.contiguous()
+        return self._call(x, inputs, targets, index, indices.counts, indices.keys, self.threads)
 
     def _called(self, x: Tensor, batch: Batch, threads: int) -> Tensor | None:
         if not self._fits(x, batch.inputs, batch.targets, 2, batch.keys):
@@ -94,7 +100,7 @@ class Kernels:
         keys: Tensor | None,
         threads: int,
     ) -> Tensor | None:
-        """(clients, D), or nothing: for a label that is none, or what is not finite."""
+        """Return (clients, D), or None for a label out of range or an infinite gradient."""
         self.calls += 1
         x = x if x.stride(1) == 1 else x.contiguous()
         counts, keys = (None if t is None else t.contiguous() for t in (counts, keys))
@@ -113,7 +119,7 @@ class Kernels:
             targets.shape[1] if index is None else index.shape[1],
             threads,
         )
-        if result == _MEMORY:
+        if result == _NO_MEMORY:
             raise MemoryError("A gradient kernel needs memory for a minibatch, got none.")
         return None if result else g
 
@@ -124,7 +130,7 @@ class Kernels:
     def _fits(
         self, x: Tensor, inputs: Tensor, targets: Tensor, axes: int, keys: Tensor | None
     ) -> bool:
-        """Whether it is what the kernel was made for, as it will be; `axes` lead to a sample."""
+        """Return whether shapes and dtypes are the kernel's; `axes` are those before a sample's."""
         chain = self.chain
         return (
             inputs.shape[axes:] == chain.inputs
@@ -141,40 +147,43 @@ def _rows_of(clients: int) -> Callable[[Tensor | None], Iterable[Tensor | None]]
 
 
 def build(task: Task, chain: Chain, threads: int) -> Kernels:
-    """Raises `UnsupportedError`, which says why not, where it cannot be compiled."""
+    """Return the compiled kernel of a chain, or raise `UnsupportedError`, which says why not."""
     function = library(emit(chain)).undrift_gradients
     function.argtypes, function.restype = _ARGUMENTS, ctypes.c_int
     return Kernels(chain, function, task.oracle, threads)
 
 
 def measure(kernels: Kernels, task: Task, batch: Batch) -> float:
-    """How much faster than torch on this minibatch, both on one core; first of all, is it right?
+    """Return how much faster than torch the kernel is on this minibatch, both on one core.
 
-    Raises `UnsupportedError` if their gradients differ.
+    It raises `UnsupportedError` if their gradients differ.
     """
     x, before = task.layout.gather(task.model), kernels.calls
-    # With wrong targets, as right ones of a model that fits leave nothing but rounding.
-    wrong = (
-        (batch.targets + 1) % kernels.chain.outputs if kernels.chain.labels else batch.targets + 1
+    # Targets are made wrong, because gradients of a model that fits are nothing but rounding.
+    targets = batch.targets + 1
+    batch = batch._replace(
+        targets=targets % kernels.chain.outputs if kernels.chain.labels else targets
     )
-    batch = batch._replace(targets=wrong)
     best = {"kernel": math.inf, "torch": math.inf}
     spent = 0.0
     for turn in range(TURNS):
-        mine = _timed(best, "kernel", lambda: kernels.one(task, x, batch))
-        theirs = _timed(best, "torch", lambda: kernels.otherwise.one(task, x, batch))
+        own = _timed(best, "kernel", lambda: kernels.gradient(task, x, batch))
+        expected = _timed(best, "torch", lambda: kernels.fallback.gradient(task, x, batch))
         spent += best["torch"]
         if turn and spent > ENOUGH:
             break
     if kernels.calls == before:
         raise UnsupportedError(f"targets of {batch.targets.dtype} under {kernels.chain.loss}")
-    away = float(torch.linalg.vector_norm(mine - theirs) / torch.linalg.vector_norm(theirs))
-    if math.isfinite(float(theirs.sum())) and not away <= CLOSE and not torch.equal(mine, theirs):
+    norm = torch.linalg.vector_norm
+    away = float(norm(own - expected) / norm(expected))
+    finite = math.isfinite(float(expected.sum()))
+    if finite and not away <= CLOSE and not torch.equal(own, expected):
         raise UnsupportedError(f"a gradient that differs from torch's by {away:.1e} of its norm")
     return best["torch"] / best["kernel"]
 
 
 def _timed(best: dict[str, float], who: str, gradient: Callable[[], Vector]) -> Vector:
+    """Return a gradient and keep the shortest time that it has taken."""
     start = time.perf_counter()
     g = gradient()
     best[who] = min(best[who], time.perf_counter() - start)

@@ -1,11 +1,9 @@
-"""Reads a model as a chain of layers with their shapes, or says which part is none of ours."""
+"""Reads a model as a chain of layers with their shapes, or says which part no kernel knows."""
 
 from __future__ import annotations
 
 import math
-import operator
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,22 +15,19 @@ from undrift.gradients.kernels.layers import (
     Chain,
     Convolution,
     Drop,
-    Flat,
+    Flatten,
+    IntPair,
     Layer,
     Matrix,
-    Pair,
     Pooling,
     Shape,
+    UnsupportedError,
 )
+from undrift.gradients.kernels.tracing import is_batch_size, traced_chain
 from undrift.gradients.mlp import flattened, hooked
 from undrift.gradients.task import Task
 
-
-class UnsupportedError(Exception):
-    """What a kernel cannot do, in a few words."""
-
-
-# Weights of a layer beyond which torch's libraries are as fast.
+# Layers with more weights are as fast in torch's libraries.
 LARGEST_CONVOLUTION = 40_000
 LARGEST_MATRIX = 1_000_000
 
@@ -44,9 +39,9 @@ LOSSES: dict[Any, str] = {
 
 
 def read(task: Task, inputs: Sequence[int], targets: Sequence[int]) -> Chain:
-    """The chain of a task whose samples and targets have these shapes, without the batch axis.
+    """Return the chain of a task whose samples and targets have these shapes, or raise.
 
-    Raises `UnsupportedError`, which says why there is none.
+    Shapes are without the batch axis. `UnsupportedError` says why there is no chain.
     """
     if task.layout.dtype != torch.float32:
         raise UnsupportedError(f"parameters of {task.layout.dtype}")
@@ -59,7 +54,7 @@ def read(task: Task, inputs: Sequence[int], targets: Sequence[int]) -> Chain:
     except (KeyError, TypeError):
         name = getattr(task.loss, "__name__", type(task.loss).__name__)
         raise UnsupportedError(f"the loss {name}") from None
-    layers = _Reading(task, tuple(inputs)).layers()
+    layers = _Reader(task, tuple(inputs)).layers()
     last = layers[-1].out if layers else tuple(inputs)
     if len(last) != 1:
         raise UnsupportedError(f"an output of shape {last}")
@@ -75,6 +70,7 @@ def read(task: Task, inputs: Sequence[int], targets: Sequence[int]) -> Chain:
 
 
 def _parameters(layer: Layer) -> int:
+    """Return the number of a layer's parameters."""
     if isinstance(layer, Convolution):
         weights = layer.out[0] * layer.shape[0] * math.prod(layer.kernel)
     elif isinstance(layer, Matrix):
@@ -84,76 +80,33 @@ def _parameters(layer: Layer) -> int:
     return weights + (0 if layer.bias is None else layer.out[0])
 
 
-_tracing = threading.Lock()  # as tracers change torch while they are at it
-
-
-class _Tracer(fx.Tracer):
-    """Lets modules be that other threads call in the meantime: a tracer sees the calls of all."""
-
-    def call_module(
-        self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        if not any(isinstance(given, fx.Proxy) for given in (*args, *kwargs.values())):
-            return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
-
-
-class _Reading:
-    """Follows one value from the input to the output."""
+class _Reader:
+    """Follows one value from the input to the output and notes its shape."""
 
     def __init__(self, task: Task, shape: Shape) -> None:
         self.model, self.shape, self.drops = task.model, shape, 0
         self.starts = dict(zip(task.layout.names, task.layout.starts, strict=True))
 
     def layers(self) -> list[Layer]:
+        """Return the layers in their order."""
         if any(hooked(part) for part in self.model.modules()):
             raise UnsupportedError("a layer with hooks")
+        steps: Iterator[Layer | None]
         if type(self.model) is nn.Sequential:
-            parts = flattened(self.model)
+            steps = (self._module(name, part) for name, part in flattened(self.model))
         elif type(self.model) in _MODULES:
-            parts = [("", self.model)]
+            steps = iter([self._module("", self.model)])
         else:
-            return self._traced()
-        found: list[Layer] = []
-        for name, part in parts:
-            self._append(found, self._module(name, part))
-        return found
-
-    def _append(self, found: list[Layer], layer: Layer | None) -> None:
-        if layer is not None:
-            found.append(layer)
-            self.shape = layer.out
-
-    def _traced(self) -> list[Layer]:
-        try:
-            with _tracing:
-                graph = _Tracer().trace(self.model)
-        except Exception as error:  # whatever a foreign model does to a tracer
-            raise UnsupportedError(
-                f"a forward pass that cannot be traced ({_line(error)})"
-            ) from error
-        found: list[Layer] = []
-        current: fx.Node | None = None
-        chain: set[fx.Node] = set()
-        for node in graph.nodes:
-            if node.op == "placeholder" and current is None:
-                current = node
-            elif node.op == "output":
-                if node.args[0] is not current:
-                    raise UnsupportedError("an output that is not the last layer's")
-            elif _measures(node, chain):
-                continue  # x.size(0) and x.shape, for a view
-            elif current is not None and node.args and node.args[0] is current:
-                _require_alone(node, current)
-                self._append(found, self._layer(node))
-                current = node
-            else:
-                raise UnsupportedError(f"`{node.name}`, which is not a step of a chain")
-            if current is not None:
-                chain.add(current)
-        return found
+            steps = (self._layer(node) for node in traced_chain(self.model))
+        layers: list[Layer] = []
+        for layer in steps:
+            if layer is not None:
+                layers.append(layer)
+                self.shape = layer.out
+        return layers
 
     def _layer(self, node: fx.Node) -> Layer | None:
+        """Return the layer of a traced node, None for one that changes nothing."""
         if node.op == "call_module":
             part = self.model.get_submodule(str(node.target))
             return self._module(str(node.target), part)
@@ -168,12 +121,12 @@ class _Reading:
 
     def _module(self, name: str, part: nn.Module) -> Layer | None:
         read = _MODULES.get(type(part))
-        if read is None or "forward" in part.__dict__:  # which somebody has replaced
+        if read is None or "forward" in part.__dict__:  # A user may have replaced `forward`.
             raise UnsupportedError(type(part).__name__)
         return read(self, name, part)
 
     def _function(self, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Layer | None:
-        """As the module that does the same."""
+        """Return the layer of the module that does the same as a function."""
         if target in _FUNCTIONS:
             return Activation(self.shape, _FUNCTIONS[target])
         if target in (F.max_pool2d, torch.max_pool2d) and len(args) <= 4:
@@ -181,25 +134,26 @@ class _Reading:
         if target is F.avg_pool2d:
             return self._avg_pool("", nn.AvgPool2d(*args, **kwargs))
         if target is torch.flatten:
-            given = {"start_dim": 0} | dict(zip(("start_dim", "end_dim"), args, strict=False))
-            return self._flatten("", nn.Flatten(**(given | kwargs)))
+            dims = {"start_dim": 0} | dict(zip(("start_dim", "end_dim"), args, strict=False))
+            return self._flatten("", nn.Flatten(**(dims | kwargs)))
         if target == "view":
             return self._view(args)
         if target in (F.dropout, F.dropout2d):
-            said = {"p": 0.5, "training": True} | dict(zip(("p", "training"), args, strict=False))
-            said |= kwargs
-            part = nn.Dropout(said["p"]) if target is F.dropout else nn.Dropout2d(said["p"])
-            return self._drop("", part.train(bool(said["training"])))
+            options = {"p": 0.5} | dict(zip(("p", "training"), args, strict=False)) | kwargs
+            part = nn.Dropout(options["p"]) if target is F.dropout else nn.Dropout2d(options["p"])
+            return self._drop("", part.train(bool(options.get("training", True))))
         raise UnsupportedError(f"`{getattr(target, '__name__', target)}`")
 
     def _start(self, name: str) -> int:
+        """Return where a parameter begins in the flat vector; each is used once."""
         if name not in self.starts:
             raise UnsupportedError(f"{name}, which is frozen, shared or used twice")
         return self.starts.pop(name)
 
     def _places(self, name: str, part: nn.Module) -> tuple[int, int | None]:
+        """Return where weight and bias begin in the flat vector."""
         names = {what for what, _ in part.named_parameters(recurse=False)}
-        if not names <= {"weight", "bias"}:  # such as weight norm's
+        if not names <= {"weight", "bias"}:  # Weight norm has other parameters, for example.
             raise UnsupportedError(f"parametrised weights of {name}")
         prefix = f"{name}." if name else ""
         bias = None if getattr(part, "bias", None) is None else self._start(f"{prefix}bias")
@@ -212,7 +166,8 @@ class _Reading:
             raise UnsupportedError(
                 f"a Linear of {part.weight.numel()} weights, fast enough in torch"
             )
-        return Matrix(self.shape, (part.out_features,), *self._places(name, part))
+        weight, bias = self._places(name, part)
+        return Matrix(self.shape, (part.out_features,), weight, bias)
 
     def _convolution(self, name: str, part: nn.Conv2d) -> Convolution:
         if part.groups != 1 or part.dilation != (1, 1) or part.padding_mode != "zeros":
@@ -223,46 +178,47 @@ class _Reading:
             raise UnsupportedError(
                 f"a Conv2d of {part.weight.numel()} weights, fast enough in torch"
             )
-        window = _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
-        out = (part.out_channels, *self._windows("Conv2d", *window))
-        return Convolution(self.shape, out, *window, *self._places(name, part))
+        kernel, stride, padding = _window(part)
+        out = (part.out_channels, *self._windows("Conv2d", kernel, stride, padding))
+        weight, bias = self._places(name, part)
+        return Convolution(self.shape, out, kernel, stride, padding, weight, bias)
 
     def _max_pool(self, _: str, part: nn.MaxPool2d) -> Pooling:
         if _pair(part.dilation) != (1, 1) or part.ceil_mode or part.return_indices:
             raise UnsupportedError("MaxPool2d with dilation, ceil_mode or indices")
-        window = _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
-        if math.prod(window[0]) > 127:
+        kernel, stride, padding = _window(part)
+        if math.prod(kernel) > 127:
             raise UnsupportedError("MaxPool2d with more than 127 places in a window")
-        out = (self.shape[0], *self._windows("MaxPool2d", *window))
-        return Pooling(self.shape, out, "max", *window)
+        out = (self.shape[0], *self._windows("MaxPool2d", kernel, stride, padding))
+        return Pooling(self.shape, out, "max", kernel, stride, padding)
 
     def _avg_pool(self, _: str, part: nn.AvgPool2d) -> Pooling:
         if part.ceil_mode or part.divisor_override is not None:
             raise UnsupportedError("AvgPool2d with ceil_mode or a divisor")
-        window = _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
-        out = (self.shape[0], *self._windows("AvgPool2d", *window))
-        return Pooling(self.shape, out, "avg", *window, part.count_include_pad)
+        kernel, stride, padding = _window(part)
+        out = (self.shape[0], *self._windows("AvgPool2d", kernel, stride, padding))
+        return Pooling(self.shape, out, "avg", kernel, stride, padding, part.count_include_pad)
 
-    def _windows(self, who: str, kernel: Pair, stride: Pair, padding: Pair) -> list[int]:
-        """How many there are in each direction."""
+    def _windows(self, who: str, kernel: IntPair, stride: IntPair, padding: IntPair) -> list[int]:
+        """Return the number of windows in each direction."""
         if len(self.shape) != 3:
             raise UnsupportedError(f"{who} on values of shape {self.shape}")
-        about = zip(self.shape[1:], kernel, stride, padding, strict=True)
-        return [(side + 2 * pad - width) // step + 1 for side, width, step, pad in about]
+        directions = zip(self.shape[1:], kernel, stride, padding, strict=True)
+        return [(side + 2 * pad - width) // step + 1 for side, width, step, pad in directions]
 
-    def _flatten(self, _: str, part: nn.Flatten) -> Flat | None:
+    def _flatten(self, _: str, part: nn.Flatten) -> Flatten | None:
         if part.start_dim != 1 or part.end_dim not in (-1, len(self.shape)):
             raise UnsupportedError("Flatten of other than all but the batch")
-        return Flat(self.shape) if len(self.shape) > 1 else None
+        return Flatten(self.shape) if len(self.shape) > 1 else None
 
-    def _view(self, sizes: Sequence[Any]) -> Flat | None:
-        """As (batch, all the rest), however it is said."""
+    def _view(self, sizes: Sequence[Any]) -> Flatten | None:
+        """Return the layer of a view as (batch, rest), however the sizes are written."""
         if len(sizes) == 1 and isinstance(sizes[0], Sequence):
             sizes = sizes[0]
-        numbers = math.prod(self.shape)
+        size = math.prod(self.shape)
         batch, rest = sizes if len(sizes) == 2 else (None, None)
-        measured = isinstance(batch, fx.Node) and _is_batch(batch) and rest in (-1, numbers)
-        if not measured and not (batch == -1 and rest == numbers):
+        measured = isinstance(batch, fx.Node) and is_batch_size(batch) and rest in (-1, size)
+        if not measured and not (batch == -1 and rest == size):
             raise UnsupportedError("a view that is not flat")
         return self._flatten("", nn.Flatten())
 
@@ -282,19 +238,19 @@ class _Reading:
         return None
 
 
-# How each kind of module is read; of exactly this type, as a subclass may do anything.
-_MODULES: dict[type[nn.Module], Callable[[_Reading, str, Any], Layer | None]] = {
-    nn.Linear: _Reading._matrix,
-    nn.Conv2d: _Reading._convolution,
-    nn.MaxPool2d: _Reading._max_pool,
-    nn.AvgPool2d: _Reading._avg_pool,
-    nn.Flatten: _Reading._flatten,
-    nn.Dropout: _Reading._drop,
-    nn.Dropout2d: _Reading._drop,
-    nn.ReLU: _Reading._activation,
-    nn.Tanh: _Reading._activation,
-    nn.Sigmoid: _Reading._activation,
-    nn.Identity: _Reading._nothing,
+# Modules need exactly one of these types, because a subclass may do anything.
+_MODULES: dict[type[nn.Module], Callable[[_Reader, str, Any], Layer | None]] = {
+    nn.Linear: _Reader._matrix,
+    nn.Conv2d: _Reader._convolution,
+    nn.MaxPool2d: _Reader._max_pool,
+    nn.AvgPool2d: _Reader._avg_pool,
+    nn.Flatten: _Reader._flatten,
+    nn.Dropout: _Reader._drop,
+    nn.Dropout2d: _Reader._drop,
+    nn.ReLU: _Reader._activation,
+    nn.Tanh: _Reader._activation,
+    nn.Sigmoid: _Reader._activation,
+    nn.Identity: _Reader._nothing,
 }
 _FUNCTIONS: dict[Any, str] = {
     F.relu: "Relu",
@@ -314,35 +270,11 @@ _METHODS: dict[str, Any] = {
 }
 
 
-def _is_batch(node: fx.Node) -> bool:
-    """Whether it is x.size(0) or x.shape[0]."""
-    return len(node.args) == 2 and bool(node.args[1] == 0)
+def _window(part: nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d) -> tuple[IntPair, IntPair, IntPair]:
+    """Return kernel, stride and padding."""
+    return _pair(part.kernel_size), _pair(part.stride), _pair(part.padding)
 
 
-def _require_alone(node: fx.Node, current: fx.Node) -> None:
-    """Nobody else may look at a value, or there would be another path through the model."""
-    others = [user for user in current.users if user is not node and not _measures(user, {current})]
-    if others:
-        raise UnsupportedError(f"`{others[0].name}`, a second path")
-
-
-def _measures(node: fx.Node, chain: Collection[Any]) -> bool:
-    """Whether a node asks for the shape of a value, or for a number of such a shape."""
-    if not node.args:
-        return False
-    of = node.args[0]
-    if node.op == "call_method" and node.target == "size":
-        return of in chain
-    if node.op == "call_function" and node.target is getattr:
-        return of in chain and node.args[1] == "shape"
-    return node.target is operator.getitem and isinstance(of, fx.Node) and _measures(of, chain)
-
-
-def _pair(value: Any) -> Pair:
+def _pair(value: Any) -> IntPair:
     first, second = value if isinstance(value, Sequence) else (value, value)
     return int(first), int(second)
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")

@@ -1,6 +1,6 @@
-"""The C++ of flat layers: a row of numbers per sample, the whole minibatch at a time.
+"""The C++ of flat layers, which have a row of numbers for each sample of the minibatch.
 
-Value j is what layer j sees, `r{j}`; one slope, `e`, is carried back from layer to layer.
+Value j, the input of layer j, is `r{j}`; one slope, `e`, is carried back from layer to layer.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from undrift.gradients.kernels.images import probability
 from undrift.gradients.kernels.layers import Activation, Drop, Layer, Matrix
 
 
-class Rows:
-    """Collects the pieces of a program; `source` is the C++ of the first rows."""
+class RowCode:
+    """Collects the C++ of flat layers; `source` is the C++ of the first rows."""
 
     def __init__(self, layers: Sequence[Layer], source: str, learns: bool) -> None:
-        self.width = 0  # floats that a sample takes in all
-        self.names: list[str] = []  # of the memory that they are in
+        self.width = 0  # floats that all values of a sample take
+        self.names: list[str] = []  # declarations of the memory of each value
         self.forward: list[str] = []
         self.backward: list[str] = []
         sources = [source]
@@ -27,7 +27,7 @@ class Rows:
             self._forward(j, layer, sources[-1], out)
             sources.append(f"Packed{{r{j + 1}, {out}}}")
         self.slope, self.copied = f"r{len(layers)}", ""  # where the loss puts its slope
-        if layers and isinstance(layers[-1], Activation):  # whose output is needed as it is
+        if layers and isinstance(layers[-1], Activation):  # Its slope needs its output unchanged.
             width = math.prod(layers[-1].out)
             self._keep("e_last", width)
             self.copied = f"std::memcpy(e_last, {self.slope}, 4 * n * {width});"
@@ -38,21 +38,22 @@ class Rows:
                 self._backward(j, layers[j], sources[j], earlier[j])
 
     def _keep(self, name: str, width: int) -> None:
+        """Declare memory of so many floats for each sample."""
         self.names.append(f"float* {name} = rows + {self.width} * batch;")
         self.width += width
 
     def keep_first(self, width: int) -> None:
-        """Where images come in, once they are flat."""
+        """Declare memory for images that have become rows."""
         self._keep("r0", width)
 
     def _forward(self, j: int, layer: Layer, source: str, out: int) -> None:
         count = f"n * {out}"
         if isinstance(layer, Matrix):
             bias = "nullptr" if layer.bias is None else f"x + {layer.bias}"
-            about = f"{source}, n, x + {layer.weight}, {bias}, r{j + 1}"
-            self.forward.append(f"{_linear(layer)}::forward({about});")
+            arguments = f"{source}, n, x + {layer.weight}, {bias}, r{j + 1}"
+            self.forward.append(f"{_linear(layer)}::forward({arguments});")
             return
-        # What is not a matrix takes each row by itself, as the first rows may be anywhere.
+        # Other layers take each row by itself, as the first rows may lie anywhere in memory.
         self.forward.append(f"for (long i = 0; i < n; ++i) {{ const float* row = {source}(i);")
         to = f"r{j + 1} + i * {out}"
         if isinstance(layer, Activation):
@@ -72,12 +73,12 @@ class Rows:
             self.backward.append(f"multiply(m{j}, e, {count}, e);")
         elif isinstance(layer, Matrix):
             bias = "nullptr" if layer.bias is None else f"g + {layer.bias}"
-            about = f"{source}, e, n, g + {layer.weight}, {bias}"
-            self.backward.append(f"{_linear(layer)}::to_weights({about});")
+            arguments = f"{source}, e, n, g + {layer.weight}, {bias}"
+            self.backward.append(f"{_linear(layer)}::to_weights({arguments});")
             if wanted:
                 self._keep(f"e{j}", layer.shape[0])
-                about = f"e, n, x + {layer.weight}, e{j}"
-                self.backward += [f"{_linear(layer)}::to_input({about});", f"e = e{j};"]
+                arguments = f"e, n, x + {layer.weight}, e{j}"
+                self.backward += [f"{_linear(layer)}::to_input({arguments});", f"e = e{j};"]
 
 
 def _linear(layer: Matrix) -> str:

@@ -1,0 +1,42 @@
+"""What executors of clients and of nodes have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from undrift.engine.execution.pool import Pool
+from undrift.engine.execution.threads import TaskCopies
+from undrift.engine.plan import Planner
+from undrift.engine.world import World
+from undrift.gradients.task import Task
+
+Mode = Literal["loop", "threads", "stacked"]
+
+
+@dataclass(frozen=True)
+class BaseExecutor:
+    """Holds what is run and how: one at a time, on threads, or `chunk` of them in a stack."""
+
+    task: Task
+    planner: Planner
+    pool: Pool
+    mode: Mode
+    chunk: int
+    world: World = field(default=World(), kw_only=True)  # the processes that share the work
+    threads: int = field(default=1, kw_only=True)  # clients, or stacks of them, that run at a time
+    _copies: TaskCopies = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_copies", TaskCopies(self.task))
+
+    def elements_per_step(self, clients: int, activations: int) -> int:
+        """Return how many numbers a step of so many clients works on in one call.
+
+        Many are worth intra-op threads. `activations` are those of one sample. Nothing counts where
+        clients are on threads or cores of their own.
+        """
+        if self.mode == "threads" or self.task.oracle.schedules_clients:
+            return 0
+        stacked = min(self.chunk, clients) if self.mode == "stacked" else 1
+        return stacked * (self.planner.width * activations + self.task.layout.size)

@@ -1,0 +1,109 @@
+"""A client that knows only its own samples does what it does in a simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import undrift as ud
+from tests.support import on_net
+from undrift import testing, tree
+from undrift.engine.execution.aggregate import UploadSum
+from undrift.engine.execution.client import Stage, client_exchange
+from undrift.engine.execution.pool import Samples
+from undrift.engine.plan import Assignment, Plan, Planner
+from undrift.engine.world import World
+from undrift.gradients.task import Task
+
+METHODS = [
+    ud.FedAvg(lr=0.1),
+    ud.Scaffold(lr=0.1),
+    ud.FedaGrac(lr=0.1),
+    ud.FedLin(lr=0.1),
+    ud.FedMLB(lr=0.1),
+    ud.Compressed(ud.FedACG(lr=0.1), ud.QSGD(bits=4)),
+    ud.Accelerated(ud.FedAvg(lr=0.1)),
+]
+
+
+class Sites:
+    """Clients that each hold nothing but their own samples and state."""
+
+    def __init__(self, algorithm: Any, task: Task, clients: ud.Clients, x0: Tensor) -> None:
+        self.algorithm, self.task, self.clients, self.x0 = algorithm, task, clients, x0
+        self.states: dict[int, Any] = {}
+        self.bytes_up = self.gradients = 0
+
+    def exchange(self, stage: Stage, plan: Plan, planner: Planner, first_down: Any) -> Any:
+        total = UploadSum()
+        for position in plan.by_falling_work(np.arange(len(plan.ids))):
+            i = int(plan.ids[position[0]])
+            inputs, targets = self.clients[i]
+            assignment = Assignment(
+                t=plan.t,
+                ids=np.array([i]),
+                counts=plan.counts[position],
+                mean_count=plan.mean_count,
+                seed=planner.seed,
+                batch_size=planner.batch_size,
+                width=planner.width,
+            )
+            if i not in self.states:
+                self.states[i] = self.algorithm.init_client(self.x0, first_down)
+            samples = Samples(inputs, targets, [np.arange(len(targets))])
+            done = client_exchange(stage, self.states[i], self.task, samples, assignment)
+            self.states[i] = done.state
+            self.bytes_up += done.cost.bytes_up
+            self.gradients += done.cost.gradients
+            upload = tree.map(lambda leaf: leaf[None], stage.unpack(done.wire))
+            weights = torch.tensor(plan.weights[position], dtype=self.x0.dtype)
+            assert total.add([i], weights, upload)
+        return total.sum_over(World(), plan.t + 1, stage.form)
+
+
+@pytest.mark.parametrize("algorithm", METHODS, ids=repr)
+def test_sites_with_their_own_samples_give_the_bits_of_a_simulation(algorithm: Any) -> None:
+    run = on_net(algorithm, mode="loop", kernels=False, rounds=3)
+    again = testing.start(algorithm, mode="loop", kernels=False, work=run._planner.work, rounds=0)
+    task, planner, x0 = again._task, run._planner, again._x0
+    sites = Sites(algorithm, task, run._clients, x0)
+    server = algorithm.init(x0.clone())
+    with torch.no_grad():
+        for t in range(3):
+            plan = planner.plan(t)
+            down = first = algorithm.broadcast(server)
+            if isinstance(algorithm, ud.Prelude):
+                stage = Stage.answers(algorithm, algorithm.ask(server), x0)
+                answer = sites.exchange(stage, plan, planner, first)
+                server = algorithm.hear(server, answer, plan.cohort)
+                down = algorithm.broadcast(server)
+            stage = Stage.uploads(algorithm, down, x0)
+            mean = sites.exchange(stage, plan, planner, first)
+            server = algorithm.update(server, mean, plan.cohort)
+    assert torch.equal(server.x, run.x)
+    assert sites.bytes_up == sum(record.bytes_up for record in run.records)
+    assert sites.gradients == sum(record.gradients for record in run.records)
+
+
+class TestUploadSum:
+    def test_it_is_the_weighted_sum_of_all_leaves(self) -> None:
+        total = UploadSum()
+        rows, counts = torch.randn(3, 4), torch.randn(3)
+        weights = torch.tensor([0.2, 0.3, 0.5])
+        assert total.add([0, 1], weights[:2], (rows[:2], counts[:2]))
+        assert total.add([2], weights[2:], (rows[2:], counts[2:]))
+        mean, count = total.sum_over(World(), 1, lambda: None)
+        torch.testing.assert_close(mean, weights @ rows)
+        torch.testing.assert_close(count, weights @ counts)
+
+    @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+    def test_whoever_is_not_finite_is_named(self, bad: float) -> None:
+        total, rows = UploadSum(), torch.ones(3, 4)
+        rows[1, 2] = bad
+        assert not total.add([7, 8, 9], torch.ones(3), (rows, torch.arange(3)))
+        with pytest.raises(ud.DivergenceError, match="client 8 in round 5"):
+            total.sum_over(World(), 5, lambda: None)
