@@ -20,12 +20,13 @@ import pytest
 
 import undrift as ud
 from undrift import data, devices, models
-from undrift.cli import options
+from undrift.cli import options, shared
 from undrift.cli.flags import flags_of
 from undrift.cli.methods import FILE_SUMMARY, SUMMARIES
-from undrift.cli.run import run_file
+from undrift.cli.run import command, run_file
+from undrift.config.experiment import Experiment
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS, without_none
-from undrift.engine.processes import elastic, rendezvous
+from undrift.engine.processes import rendezvous
 
 OPTIONAL = {"matplotlib", "optuna", "transformers", "datasets", "sklearn", "pandas", "jinja2"}
 UNASKED = {"networkx", "pydantic", "typer", "rich", "PIL"} | OPTIONAL
@@ -214,5 +215,23 @@ def test_names_in_the_help_are_the_library_s() -> None:
     assert options.DATA_SETS.split(", ") == list(data.NAMES)
     assert options.MODELS.split(", ") == list(models.MODELS)
     assert options.KINDS.split(", ") == [*devices.PRESETS, *devices.MIXES]
-    assert options.RESTARTS == elastic.RESTARTS
-    assert options.TIMEOUT == rendezvous.TIMEOUT
+
+
+def test_defaults_of_options_are_those_of_the_experiment() -> None:
+    """They stand in the sections; help repeats them, because it must not wait for pydantic."""
+    parameters = inspect.signature(shared.experiment_options).parameters
+    assert set(shared.FIELDS) == set(parameters) - {"dirichlet"}
+    experiment = Experiment.of({"methods": [{"name": "fedavg"}]})
+    for option, field in shared.FIELDS.items():
+        section, _, name = field.partition(".")
+        default = getattr(getattr(experiment, section), name)
+        shown = parameters[option].default
+        if option == "partition":
+            assert default == f"{shown}:0.3"
+        elif option == "target":
+            assert default == [float(shown)]
+        else:
+            assert shown == default, option
+    restarts = inspect.signature(command("fedavg")).parameters["max_restarts"]
+    assert restarts.default == experiment.engine.max_restarts
+    assert experiment.engine.timeout == rendezvous.TIMEOUT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import undrift as ud
-from undrift.report.catalogue import Entry, entries, paper
+from undrift.report.catalogue import Entry, citation, entries
 
 D = 6 * 8 + 8 + 8 * 3 + 3  # the dry run's model, in float32
 V = 4 * D
@@ -94,6 +94,6 @@ def test_costs_of_peers(measured: dict[str, Entry], name: str) -> None:
 
 def test_every_paper_has_authors_and_a_year() -> None:
     for cls in ud.ALGORITHMS:
-        authors, *_, year = paper(cls).replace(",", " ").split()
+        authors, *_, year = citation(cls).replace(",", " ").split()
         assert authors[0].isupper()
         assert 2010 <= int(year) <= 2026

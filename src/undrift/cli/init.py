@@ -37,8 +37,8 @@ def init(
     text = starter(names)
     Experiment.of(tomllib.loads(text))
     write_atomic(file, text)
-    told = f"Written: {file}; run it with undrift run {file}"
-    Console(stderr=True).print(told, highlight=False, markup=False)
+    sentence = f"Written: {file}; run it with undrift run {file}"
+    Console(stderr=True).print(sentence, highlight=False, markup=False)
 
 
 def schema() -> None:

@@ -39,5 +39,5 @@ marsit One bit a coordinate at every hop, unbiased, with global compensation of 
 """
 SUMMARIES: dict[str, str] = dict(line.split(" ", 1) for line in _LINES.splitlines())
 FILE_SUMMARY = (
-    "What an experiment's file says: every method with every seed, in every cell of its sweep."
+    "Run what an experiment's file says: every method with every seed, in every cell of its sweep."
 )

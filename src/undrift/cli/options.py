@@ -1,4 +1,4 @@
-"""Options that commands share.
+"""The options of commands: their names, types and help.
 
 Names that the library has elsewhere are repeated here, so that help need not wait for torch.
 """
@@ -10,7 +10,6 @@ import typer
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 DEVICES, PROCESSES = "Devices", "Processes"
-RESTARTS, TIMEOUT = 3, 1800.0
 DATA_SETS = (
     "digits, mnist, fashion-mnist, cifar10, cifar100, tiny-imagenet, a9a, femnist, celeba, "
     "shakespeare, imdb"

@@ -21,8 +21,9 @@ from pydantic import Field, ValidationError, model_validator
 from undrift.check import nearest, require
 from undrift.config.hyperparameters import can_be_none, require_names
 from undrift.config.messages import describe_validation_error
-from undrift.config.methods import Method, Range, Sweep, absolute
+from undrift.config.methods import Method, absolute_name
 from undrift.config.sections import Data, Devices, Engine, Evaluation, Model, Part, Training
+from undrift.config.sweep import Range, Sweep
 from undrift.core import AllReduce, Federated, Gossip
 
 SUFFIX = ".toml"
@@ -103,7 +104,7 @@ class Experiment(Part):
             ) from None
         for method in values.get("methods", []):  # one's own may lie beside the file
             if isinstance(method, dict) and isinstance(method.get("name"), str):
-                method["name"] = absolute(method["name"], path.parent)
+                method["name"] = absolute_name(method["name"], path.parent)
         try:
             return cls.of(values)
         except ValueError as error:

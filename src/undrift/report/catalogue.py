@@ -46,7 +46,7 @@ def entry(cls: Any, reference: float) -> Entry:
     return Entry(
         cls.__name__.lower(),
         next(name for base, name in FAMILIES.items() if issubclass(cls, base)),
-        paper(cls),
+        citation(cls),
         (inspect.getdoc(cls) or "").splitlines()[0],
         _traffic(run) / reference,
         run.record.gradients / (_count(cls) * steps),
@@ -99,7 +99,7 @@ def _vectors(leaves: dict[str, Tensor], size: int) -> str:
 _VENUE = re.compile(r"(.*?\b(?:19|20)\d\d\b)(?!\.\d)")  # up to a year that is no arXiv number
 
 
-def paper(cls: type) -> str:
+def citation(cls: type) -> str:
     """Authors, venue and year from the first paragraph of the method's module."""
     first = " ".join((sys.modules[cls.__module__].__doc__ or "").split("\n\n")[0].split())
     authors = re.match(r'\w+\. (.*?), "', first)
