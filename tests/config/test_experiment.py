@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from undrift.config.experiment import Experiment, Method, from_text, parse_changes
 from undrift.config.hyperparameters import METHODS, build, known, without_none
 from undrift.config.schema import json_schema
-from undrift.config.template import starter
+from undrift.config.template import experiment_template
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.optim.rules import Momentum, Rule
 from undrift.optim.schedules import Schedule, exponential, piecewise
@@ -588,7 +588,7 @@ class TestOwnMethods:
 class TestStarter:
     @pytest.mark.parametrize("name", METHODS)
     def test_it_reads_for_every_method(self, name: str) -> None:
-        experiment = Experiment.of(tomllib.loads(starter([name])))
+        experiment = Experiment.of(tomllib.loads(experiment_template([name])))
         assert [method.name for method in experiment.methods] == [name]
         assert experiment.methods[0].with_defaults() == Method(name=name).with_defaults()
 
@@ -598,13 +598,14 @@ class TestStarter:
         ids=lambda names: "-".join(names),
     )
     def test_it_runs(self, names: list[str]) -> None:
-        experiment = Experiment.of(tomllib.loads(starter(names))).changed({"training.rounds": 2})
+        values = tomllib.loads(experiment_template(names))
+        experiment = Experiment.of(values).changed({"training.rounds": 2})
         for method in experiment.methods:
             assert len(list(build_run(experiment, method, 0))) == 2
 
     @pytest.mark.parametrize("names", [["fedavg", "fedspeed"], ["marsit", "signsgd", "netfleet"]])
     def test_comments_show_the_defaults(self, names: list[str]) -> None:
-        text = starter(names)
+        text = experiment_template(names)
         shown = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
         assert shown.count("\n#") < text.count("\n#") - 15
         said, bare = (Experiment.of(tomllib.loads(each)) for each in (shown, text))
@@ -615,14 +616,14 @@ class TestStarter:
         assert [m.with_defaults() for m in said.methods] == said.methods
 
     def test_every_field_is_in_it(self) -> None:
-        text = starter(["fedavg"])
+        text = experiment_template(["fedavg"])
         for part in ("data", "training", "devices", "evaluation", "engine"):
             kind = Experiment.model_fields[part].annotation
             for name in kind.model_fields:  # type: ignore[union-attr]
                 assert re.search(rf"^(# )?{name}( = |: not set)", text, re.MULTILINE), name
 
     def test_the_sweep_in_comments_can_be_used(self) -> None:
-        head, _, tail = starter(["fedavg"]).partition("# Values to try")
+        head, _, tail = experiment_template(["fedavg"]).partition("# Values to try")
         sweep = re.sub(r"^# ", "", tail.partition("\n")[2], flags=re.MULTILINE)
         experiment = Experiment.of(tomllib.loads(head + sweep))
         assert experiment.sweep.paths == ["method.lr", "training.rounds", "training.work"]

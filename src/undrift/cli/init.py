@@ -25,7 +25,7 @@ def init(
 
     from undrift.config.experiment import Experiment
     from undrift.config.hyperparameters import known
-    from undrift.config.template import starter
+    from undrift.config.template import experiment_template
     from undrift.results.trial import write_atomic
 
     if file.exists() and not force:
@@ -34,7 +34,7 @@ def init(
     require(bool(names), "--methods", "at least one name", methods, "say --methods fedavg")
     for name in names:
         known(name)
-    text = starter(names)
+    text = experiment_template(names)
     Experiment.of(tomllib.loads(text))
     write_atomic(file, text)
     sentence = f"Written: {file}; run it with undrift run {file}"

@@ -24,7 +24,7 @@ CodecForm = Annotated[str, parsed_by(parse_codec)]
 
 
 class Method(Part):
-    """One method: its name, hyper-parameters beside it, and what wraps it."""
+    """Says which method is run: its name, hyper-parameters beside it, and what wraps it."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -40,7 +40,7 @@ class Method(Part):
     @model_validator(mode="before")
     @classmethod
     def _as_toml_has_it(cls, values: Any) -> Any:
-        """Schedules and rules as text, the library's names in lower case."""
+        """Return the values with schedules and rules as text, and known names in lower case."""
         if not isinstance(values, Mapping):
             return values
         plain = {name: as_text(value) for name, value in values.items()}
@@ -62,21 +62,24 @@ class Method(Part):
 
     @property
     def cls(self) -> type:
+        """Return the method's class."""
         return known(self.name)
 
     @property
     def given(self) -> dict[str, Any]:
-        """Its hyper-parameters as they were given."""
+        """Return the hyper-parameters that the experiment gives."""
         return dict(self.model_extra or {})
 
     @property
     def title(self) -> str:
+        """Return the method's name in tables: its label, or its class and what wraps it."""
         if self.label is not None:
             return self.label
         added = " + ACG" if self.accelerate is not None else ""
         return f"{self.cls.__name__}{added}{f' + {self.codec}' if self.codec else ''}"
 
     def build(self) -> Any:
+        """Return the algorithm."""
         return wrapped(
             build(self.cls, self.given),
             accelerate=self.accelerate,
@@ -85,14 +88,14 @@ class Method(Part):
         )
 
     def with_defaults(self) -> Method:
-        """With every hyper-parameter, also those left at their defaults."""
+        """Return the method with every hyper-parameter written out, defaults too."""
         own = hyper_parameters(build(self.cls, self.given))
-        told = {**own, **self.model_dump(include=set(Method.model_fields))}
-        return Method(**{**told, "name": absolute_name(self.name, Path())})
+        values = {**own, **self.model_dump(include=set(Method.model_fields))}
+        return Method(**{**values, "name": absolute_name(self.name, Path())})
 
 
 def absolute_name(name: str, folder: Path) -> str:
-    """A method's name; of one in a file, with the whole path, if it is in this folder."""
+    """Return a method's name; `file.py:Class` gets the absolute path if the folder has the file."""
     place, _, cls = name.rpartition(":")
-    there = place.endswith(".py") and (folder / place).is_file()
-    return f"{(folder / place).absolute()}:{cls}" if there else name
+    is_file = place.endswith(".py") and (folder / place).is_file()
+    return f"{(folder / place).absolute()}:{cls}" if is_file else name

@@ -13,7 +13,7 @@ from undrift.config.sections import Part
 
 
 class Range(Part):
-    """Numbers from `low` to `high`, of which a search draws; whole ones if both are."""
+    """Holds the ends of the numbers that a search draws from; whole ones if both ends are."""
 
     low: int | float
     high: int | float
@@ -29,6 +29,7 @@ class Range(Part):
 
     @property
     def whole(self) -> bool:
+        """Return whether whole numbers are drawn."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
@@ -42,7 +43,7 @@ def _range(path: str, table: dict[str, Any]) -> Range:
 
 
 class Sweep(Part):
-    """Values to try: every combination of `grid`, and rows of values that change together."""
+    """Says which values to try: all combinations of `grid`, and rows that change together."""
 
     grid: dict[str, list[Any] | Range] = Field(
         default_factory=dict,
@@ -58,7 +59,7 @@ class Sweep(Part):
     @field_validator("grid", "together", mode="before")
     @classmethod
     def _as_toml_has_it(cls, given: Any) -> Any:
-        """Schedules and rules as text, and tables of the grid as ranges."""
+        """Return the values with schedules and rules as text, and tables as ranges."""
         plain = as_text(given)
         if not isinstance(plain, dict):
             return plain
@@ -76,19 +77,21 @@ class Sweep(Part):
         twice = next((path for path in self.paths if self.paths.count(path) > 1), None)
         require(twice is None, "sweep", "every field once", twice, "name it in one place")
         for values in [*self.grid.values(), *(v for t in self.together for v in t.values())]:
-            known = not isinstance(values, list) or None not in values
-            require(known, "sweep", "values that TOML has", None, "write 'none'")
+            writable = not isinstance(values, list) or None not in values
+            require(writable, "sweep", "values that TOML has", None, "write 'none'")
         return self
 
     @property
     def empty(self) -> bool:
+        """Return whether there is nothing to try."""
         return not self.grid and not self.together
 
     @property
     def paths(self) -> list[str]:
-        """The fields that are swept."""
+        """Return the fields that are swept."""
         return [*self.grid, *(path for table in self.together for path in table)]
 
     @property
     def ranges(self) -> dict[str, Range]:
+        """Return the fields whose values are drawn from a range."""
         return {path: values for path, values in self.grid.items() if isinstance(values, Range)}

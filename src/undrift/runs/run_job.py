@@ -114,20 +114,24 @@ def run_job(
     *,
     resume: bool = False,
     on_built: Callable[[], None] = lambda: None,
-    **options: Any,
+    options: Mapping[str, Any] | None = None,
 ) -> Trial:
-    """Run one job to its end and return its trial; `options` are keywords of `simulate`.
+    """Run one job to its end and return its trial.
 
-    A divergence is a result. An interrupt ends the trial as stopped and is raised. `on_built` is
-    called when the run is built and nothing is written yet.
+    A divergence is a result. An interrupt ends the trial as stopped and is raised. With `resume`
+    the job goes on from its checkpoints in the folder. `on_built` is called when the run is built
+    and nothing is written yet. `options` are keywords of `simulate` that overrule all others.
     """
+    keywords = {
+        **_checkpoints(job, recorder.folder, resume=resume),
+        **recorded_execution(job, recorder),
+        **(options or {}),
+    }
     drift = None
     if job.experiment.evaluation.drift and issubclass(job.method.cls, Federated):
         drift = Drift()
-        options["tap"] = drift
-    executed = recorded_execution(job, recorder)
-    options = {**_checkpoints(job, recorder.folder, resume=resume), **executed, **options}
-    with closing(build_run(job.experiment, job.method, job.seed, **options)) as run:
+        keywords["tap"] = drift
+    with closing(build_run(job.experiment, job.method, job.seed, **keywords)) as run:
         on_built()
         return _JobInProgress(job, run, recorder, observer, drift).finish()
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from undrift.check import require
 from undrift.config.experiment import Experiment
-from undrift.engine.processes.rendezvous import join, launched, propagate_failure, restarted
+from undrift.engine.processes.rendezvous import join, launched, restarted
 from undrift.engine.simulate import require_shares
 from undrift.engine.world import World
 from undrift.optim.schedules import resolve, scheduled
@@ -76,7 +76,6 @@ class JobSource(Protocol):
         ...
 
 
-@propagate_failure
 def run_experiment(
     experiment: Experiment, name: str, options: RunOptions, *, search: JobSource | None = None
 ) -> ExperimentResult:
@@ -92,18 +91,20 @@ def run_experiment(
     planned = jobs(experiment) if search is None else search.probes()
     _check(planned)
     world = join(experiment.engine.timeout) if launched() else World()
-    world.require_same(_shared_settings(experiment, planned))
-    # Every process would number a folder of its own, so all take the one that rank 0 has found.
-    folder = options.resume or choose_folder(options.out, name)
-    folder = Path(world.texts(str(folder))[0])
-    if options.start_processes is not None and experiment.engine.processes > 1 and not launched():
-        _check_own_checkpoints(planned[0], options)
-        if options.resume is None:
-            _claim(folder, options)
-        options.start_processes(folder, experiment)
-    repeats = _repeated(experiment, options.reads)
-    recorder = Recorder(folder, world.head, options.hash_always, options.track, repeats)
-    return _Runner(experiment, recorder, options, search, world).run(planned)
+    with world.failure_scope():
+        world.require_same(_shared_settings(experiment, planned))
+        # Every process would number a folder of its own, so all take the one that rank 0 chooses.
+        folder = options.resume or choose_folder(options.out, name)
+        folder = Path(world.texts(str(folder))[0])
+        several = experiment.engine.processes > 1 and not launched()
+        if options.start_processes is not None and several:
+            _check_own_checkpoints(planned[0], options)
+            if options.resume is None:
+                _claim(folder, options)
+            options.start_processes(folder, experiment)
+        repeats = _repeated(experiment, options.reads)
+        recorder = Recorder(folder, world.head, options.hash_always, options.track, repeats)
+        return _Runner(experiment, recorder, options, search, world).run(planned)
 
 
 class _Runner:
@@ -193,15 +194,18 @@ class _Runner:
 
     def _run_job(self, job: Job) -> Trial:
         engine = job.experiment.engine
+        keywords = {
+            "timeout": engine.timeout,
+            "processes": None if launched() else engine.processes,
+            **_own_checkpoints(self._options),
+        }
         return run_job(
             job,
             self._recorder,
             self._observer,
             resume=self._resume,
             on_built=self._prepare_folder,
-            timeout=engine.timeout,
-            processes=None if launched() else engine.processes,
-            **_own_checkpoints(self._options),
+            options=keywords,
         )
 
     def _finished_trials(self, planned: Sequence[Job]) -> dict[str, Trial]:

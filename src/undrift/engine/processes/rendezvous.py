@@ -11,9 +11,8 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,8 +24,6 @@ from undrift.engine.processes.transport import plain_words
 from undrift.engine.world import World
 from undrift.errors import WorkerError
 
-P = ParamSpec("P")
-R = TypeVar("R")
 TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
 
 
@@ -62,22 +59,6 @@ _joined: Processes | None = None  # which this process has joined last
 def joined() -> bool:
     """Whether this process has met others."""
     return _joined is not None
-
-
-def propagate_failure(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that may fail on one process alone, after it has joined others: they are told."""
-
-    @wraps(function)
-    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except BaseException as error:
-            if _joined is None or not _joined.open:
-                raise
-            with _joined.failure_scope():
-                raise error
-
-    return telling
 
 
 def join(timeout: float = TIMEOUT) -> World:
