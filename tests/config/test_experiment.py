@@ -160,7 +160,7 @@ class TestRoundTrip:
     def test_python_objects_become_text(self) -> None:
         method = Method(name="FedAvg", lr=exponential(0.1, 0.5), rule=Momentum(0.9))
         assert method.name == "fedavg"
-        assert method.given == {"lr": "exponential(0.1, 0.5)", "rule": "momentum:0.9"}
+        assert method.settings == {"lr": "exponential(0.1, 0.5)", "rule": "momentum:0.9"}
         assert method.build().lr.at(2) == 0.025
 
     def test_a_schedule_without_text_is_refused(self) -> None:
@@ -208,7 +208,7 @@ class TestSet:
 
         def rates(**changes: Any) -> list[Any]:
             changed = experiment.changed({k.replace("__", "."): v for k, v in changes.items()})
-            return [method.given.get("lr") for method in changed.methods]
+            return [method.settings.get("lr") for method in changed.methods]
 
         assert rates(method__lr=0.5) == [0.5, 0.5, 0.5]
         assert rates(FedProx__lr=0.5) == [None, None, 0.5]

@@ -82,7 +82,7 @@ class TestJobs:
             f"{method} lr={lr}" for method in ("FedAvg", "FedProx") for lr in (0.1, 0.2)
         ]
         for job in found:
-            assert job.method.given["lr"] == job.cell["method.lr"]
+            assert job.method.settings["lr"] == job.cell["method.lr"]
             assert job.experiment.sweep.empty
 
     def test_an_only_job_has_a_plain_name(self) -> None:
@@ -444,7 +444,7 @@ class TestSearch:
         methods = "fedavg", {"name": "fedspeed", "lam": 0.5}  # lam >= lr is needed
         planner = Planner(experiment(*methods, grid={"method.lr": [0.1, 1.0]}))
         (job,) = planner.jobs(0, {"method.lr": 1.0})
-        assert job.method.given["lr"] == 1.0
+        assert job.method.settings["lr"] == 1.0
         with pytest.raises(ValueError, match="FedSpeed needs lam >= lr"):
             planner.jobs(1, {"method.lr": 1.0})
 

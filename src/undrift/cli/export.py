@@ -57,8 +57,8 @@ def export(
     if path.suffix == ".onnx":
         save_onnx(model, _example(build_clients(experiment.data, seed)), path)
     elif path.suffix == ".safetensors":
-        kept = {key: value for key, value in metadata.items() if key not in OWN_METADATA}
-        save_safetensors(model, path, kept)
+        own = {key: value for key, value in metadata.items() if key not in OWN_METADATA}
+        save_safetensors(model, path, own)
     else:
         require_choice("export", "the ending of --out", path.suffix, (".safetensors", ".onnx"))
     Console(stderr=True).print(f"Written: {path}", highlight=False)

@@ -71,8 +71,8 @@ class ProgressBar(Observer):
     def end(self, job: Job, trial: Trial) -> None:
         if trial.status == "diverged" and self._several:
             self._say(f"{self._label(job)}: {trial.reason}")
-        # Rounds that a diverged or an earlier finished job does not run count as done.
-        self._bar.update(self._task, advance=trial.rounds - self._advanced)
+        if self._several:  # The rounds that a job does not run count as done.
+            self._bar.update(self._task, advance=trial.rounds - self._advanced)
         self._advanced = 0
 
     def interrupt(self, job: Job, trial: Trial | None, command: str) -> None:

@@ -66,7 +66,7 @@ class Method(Part):
         return known(self.name)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return the hyper-parameters that the experiment gives."""
         return dict(self.model_extra or {})
 
@@ -81,7 +81,7 @@ class Method(Part):
     def build(self) -> Any:
         """Return the algorithm."""
         return wrapped(
-            build(self.cls, self.given),
+            build(self.cls, self.settings),
             accelerate=self.accelerate,
             codec=self.codec,
             error_feedback=self.error_feedback,
@@ -89,7 +89,7 @@ class Method(Part):
 
     def with_defaults(self) -> Method:
         """Return the method with every hyper-parameter written out, defaults too."""
-        own = hyper_parameters(build(self.cls, self.given))
+        own = hyper_parameters(build(self.cls, self.settings))
         values = {**own, **self.model_dump(include=set(Method.model_fields))}
         return Method(**{**values, "name": absolute_name(self.name, Path())})
 

@@ -58,9 +58,9 @@ class Sweep(Part):
 
     @field_validator("grid", "together", mode="before")
     @classmethod
-    def _as_toml_has_it(cls, given: Any) -> Any:
+    def _as_toml_has_it(cls, values: Any) -> Any:
         """Return the values with schedules and rules as text, and tables as ranges."""
-        plain = as_text(given)
+        plain = as_text(values)
         if not isinstance(plain, dict):
             return plain
         tables = {path: each for path, each in plain.items() if isinstance(each, dict)}

@@ -66,9 +66,9 @@ def print_results(
     say(f"Records and plots: {folder}", console)
     if as_json:
         single = len(trials) == 1 and experiment.sweep.empty
-        several = best_cells(trials)
+        methods = best_cells(trials)
         print(
-            dumps(trial_summary(trials[0]) if single else comparison_summary(several, experiment))
+            dumps(trial_summary(trials[0]) if single else comparison_summary(methods, experiment))
         )
 
 

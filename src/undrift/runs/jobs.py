@@ -64,7 +64,7 @@ def read_choice(folder: Path) -> Choice | None:
         ) from error
 
 
-def axes(sweep: Sweep) -> list[list[Cell]]:
+def sweep_axes(sweep: Sweep) -> list[list[Cell]]:
     """Return the sweep's independent choices, each a list of the cells that it may set."""
     for path, values in sweep.ranges.items():
         raise ValueError(
@@ -89,7 +89,7 @@ def merged(parts: Sequence[Cell]) -> dict[str, Any]:
 
 def cells(sweep: Sweep) -> list[dict[str, Any]]:
     """Return every combination of the grid's values and of the rows that go together."""
-    return [merged(combination) for combination in itertools.product(*axes(sweep))]
+    return [merged(combination) for combination in itertools.product(*sweep_axes(sweep))]
 
 
 def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:

@@ -96,8 +96,8 @@ def run_experiment(
         # Every process would number a folder of its own, so all take the one that rank 0 chooses.
         folder = options.resume or choose_folder(options.out, name)
         folder = Path(world.texts(str(folder))[0])
-        several = experiment.engine.processes > 1 and not launched()
-        if options.start_processes is not None and several:
+        needs_processes = experiment.engine.processes > 1 and not launched()
+        if options.start_processes is not None and needs_processes:
             _check_own_checkpoints(planned[0], options)
             if options.resume is None:
                 _claim(folder, options)
@@ -249,12 +249,9 @@ def _check_own_checkpoints(job: Job, options: RunOptions) -> None:
 
 
 def _require_same_trial(job: Job, earlier: Trial) -> None:
-    trial = new_trial(job)
-    same = (trial.settings, trial.rounds, trial.seed) == (
-        earlier.settings,
-        earlier.rounds,
-        earlier.seed,
-    )
+    """Raise if an earlier trial of the job's name was another."""
+    new = new_trial(job)
+    same = all(getattr(new, n) == getattr(earlier, n) for n in ("settings", "rounds", "seed"))
     remedy = f"restore {EXPERIMENT}, or start anew with --out"
     expected = f"the experiment that {job.name} was run with"
     require(same, "--resume", expected, "another", remedy)

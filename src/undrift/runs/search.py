@@ -21,7 +21,7 @@ from undrift.errors import UndriftError, optional
 from undrift.results.filenames import SEARCH
 from undrift.results.trial import Trial, mean_last
 from undrift.runs.build import resolve_experiment
-from undrift.runs.jobs import Cell, Choice, Job, Planner, axes, merged, read_choice
+from undrift.runs.jobs import Cell, Choice, Job, Planner, merged, read_choice, sweep_axes
 from undrift.runs.result import ExperimentResult
 from undrift.runs.runner import RunOptions, run_experiment
 
@@ -99,7 +99,7 @@ class Search:
         sweep, planner = self._experiment.sweep, Planner(self._experiment)
         lists = {path: each for path, each in sweep.grid.items() if isinstance(each, list)}
         choices: list[Axis] = []
-        for axis in axes(Sweep(grid={**lists}, together=sweep.together)):
+        for axis in sweep_axes(Sweep(grid={**lists}, together=sweep.together)):
             parts = [planner.own(position, part) for part in axis]
             choices.append(list({_key(part): part for part in parts}.values()))
         choices += sweep.ranges.items()
