@@ -169,6 +169,8 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.results.record import (
         Totals as Totals,
     )
+    from undrift.runs.api import run as run
+    from undrift.runs.result import ExperimentResult as ExperimentResult
 
 __version__ = "0.1.0"
 
@@ -195,6 +197,8 @@ _MODULES = {  # module: the names that are taken from it
     "optim.schedules": "Schedule exponential piecewise",
     "results.record": "PeerRecord Record Totals",
     "results": "metrics",
+    "runs.api": "run",
+    "runs.result": "ExperimentResult",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -12,7 +12,7 @@ from tests.support import ROOT
 from undrift.config.experiment import Experiment
 from undrift.core import AllReduce, Federated
 from undrift.data.datasets import PUBLISHED, find
-from undrift.runs.build import start
+from undrift.runs.build import build_run
 from undrift.runs.jobs import Job, jobs
 
 PAPERS = ROOT / "benchmarks" / "papers"
@@ -145,7 +145,7 @@ def test_two_rounds(path: Path) -> None:
         if name in PUBLISHED and find(name) is None:
             pytest.skip(f"needs {name}, which is not on this machine")
         experiment, method = tiny(job)
-        records = list(start(experiment, method, job.seed))
+        records = list(build_run(experiment, method, job.seed))
         assert [record.round for record in records] == [1, 2]
         assert records[-1].accuracy is not None
         assert 0 <= records[-1].accuracy <= 1

@@ -15,6 +15,7 @@ import torch
 import undrift as ud
 from undrift.cli import main as cli
 from undrift.config.experiment import Experiment
+from undrift.config.hyperparameters import METHODS
 from undrift.results.trial import read_records
 from undrift.runs import build
 
@@ -24,7 +25,7 @@ TINY = ["--rounds", "4", "--clients", "6", "--work", "steps:2", "--quiet"]
 def start(method: dict[str, object], seed: int = 0, **sections: dict[str, object]) -> ud.Run:
     """What the command line would run."""
     experiment = Experiment.of({"methods": [method], **sections})
-    return build.start(experiment, experiment.methods[0], seed)
+    return build.build_run(experiment, experiment.methods[0], seed)
 
 
 def undrift(
@@ -49,7 +50,7 @@ QUICK = ("fedavg", "fedlin", "fedspeed", "moon", "netfleet", "marsit", "cascadin
 
 @pytest.mark.parametrize(
     "method",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in cli.METHODS],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in METHODS],
 )
 def test_run_writes_records_and_prints_json_last(call, tmp_path: Path, method: str) -> None:
     small = ["--lr", "1e-9"] if method == "cascadingssdm" else []  # it would diverge
@@ -139,7 +140,7 @@ def test_a_grid_may_hold_schedules(call, tmp_path: Path) -> None:
 def test_list_names_every_method(call) -> None:
     code, out, _ = call("list")
     assert code == 0
-    assert all(name in out for name in cli.METHODS)
+    assert all(name in out for name in METHODS)
 
 
 BAD = {

@@ -20,11 +20,11 @@ import pytest
 
 import undrift as ud
 from undrift import data, devices, models
-from undrift.cli import generate, names, options
+from undrift.cli import generate, names, shared
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES, flags_of
-from undrift.cli.run import run_file
+from undrift.cli.run import command, run_file
+from undrift.config.experiment import Experiment
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS, without_none
-from undrift.config.sections import Engine
 from undrift.engine.processes import rendezvous
 from undrift.field_help import field_help
 
@@ -227,5 +227,23 @@ def test_names_in_the_help_are_the_library_s() -> None:
     assert names.DATA_SETS.split(", ") == list(data.NAMES)
     assert names.MODELS.split(", ") == list(models.MODELS)
     assert names.DEVICES.split(", ") == [*devices.PRESETS, *devices.MIXES]
-    assert Engine().max_restarts == options.RESTARTS
-    assert options.TIMEOUT == rendezvous.TIMEOUT
+
+
+def test_defaults_of_options_are_those_of_the_experiment() -> None:
+    """They stand in the sections; help repeats them, because it must not wait for pydantic."""
+    parameters = inspect.signature(shared.experiment_options).parameters
+    assert set(shared.FIELDS) == set(parameters) - {"dirichlet"}
+    experiment = Experiment.of({"methods": [{"name": "fedavg"}]})
+    for option, field in shared.FIELDS.items():
+        section, _, name = field.partition(".")
+        default = getattr(getattr(experiment, section), name)
+        shown = parameters[option].default
+        if option == "partition":
+            assert default == f"{shown}:0.3"
+        elif option == "target":
+            assert default == [float(shown)]
+        else:
+            assert shown == default, option
+    restarts = inspect.signature(command("fedavg")).parameters["max_restarts"]
+    assert restarts.default == experiment.engine.max_restarts
+    assert experiment.engine.timeout == rendezvous.TIMEOUT

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from undrift.config.experiment import Experiment, Method, from_text, parse_changes
 from undrift.config.hyperparameters import METHODS, build, method_class, without_none
 from undrift.config.schema import json_schema
-from undrift.config.template import starter
+from undrift.config.template import experiment_template
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.optim.rules import Momentum, Rule
 from undrift.optim.schedules import Schedule, exponential, piecewise
-from undrift.runs.build import resolved, start
+from undrift.runs.build import build_run, resolve_experiment
 
 BASE: dict[str, Any] = {"methods": [{"name": "fedspeed"}]}
 SMALL: dict[str, Any] = {
@@ -160,7 +160,7 @@ class TestRoundTrip:
     def test_python_objects_become_text(self) -> None:
         method = Method(name="FedAvg", lr=exponential(0.1, 0.5), rule=Momentum(0.9))
         assert method.name == "fedavg"
-        assert method.given == {"lr": "exponential(0.1, 0.5)", "rule": "momentum:0.9"}
+        assert method.settings == {"lr": "exponential(0.1, 0.5)", "rule": "momentum:0.9"}
         assert method.build().lr.at(2) == 0.025
 
     def test_a_schedule_without_text_is_refused(self) -> None:
@@ -208,7 +208,7 @@ class TestSet:
 
         def rates(**changes: Any) -> list[Any]:
             changed = experiment.changed({k.replace("__", "."): v for k, v in changes.items()})
-            return [method.given.get("lr") for method in changed.methods]
+            return [method.settings.get("lr") for method in changed.methods]
 
         assert rates(method__lr=0.5) == [0.5, 0.5, 0.5]
         assert rates(FedProx__lr=0.5) == [None, None, 0.5]
@@ -239,8 +239,8 @@ class TestResolved:
     @given(experiments())
     @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
     def test_once_is_enough(self, experiment: Experiment) -> None:
-        once = resolved(experiment.changed({"data.folder": None}))
-        assert resolved(once) == once
+        once = resolve_experiment(experiment.changed({"data.folder": None}))
+        assert resolve_experiment(once) == once
         assert Experiment.of(tomllib.loads(once.to_toml())) == once
 
     @pytest.mark.parametrize("name", FAMILY)
@@ -250,24 +250,24 @@ class TestResolved:
         experiment = Experiment.of(
             {"methods": [{"name": name}], "data": data, "training": training}
         )
-        said = Experiment.of(tomllib.loads(resolved(experiment).to_toml()))
+        said = Experiment.of(tomllib.loads(resolve_experiment(experiment).to_toml()))
         assert said != experiment
         assert sha256(said) == sha256(experiment)
 
     def test_a_sweep_of_the_work_is_not_overruled(self) -> None:
         sweep = {"grid": {"training.work": ["steps:1", "steps:2"]}}
-        experiment = resolved(Experiment.of({**BASE, **SMALL, "sweep": sweep}))
+        experiment = resolve_experiment(Experiment.of({**BASE, **SMALL, "sweep": sweep}))
         assert experiment.methods[0].work is None
 
     def test_none_where_the_default_is_not(self, tmp_path: Path) -> None:
         own = own_method(tmp_path, "beta: float | None = 0.5")
-        method = Method(name=own, beta="none").resolved()
+        method = Method(name=own, beta="none").with_defaults()
         assert method.build().beta is None
-        assert Method(name=own).resolved().build().beta == 0.5
+        assert Method(name=own).with_defaults().build().beta == 0.5
 
 
 def sha256(experiment: Experiment) -> str:
-    run = start(experiment, experiment.methods[0], experiment.seeds[0])
+    run = build_run(experiment, experiment.methods[0], experiment.seeds[0])
     for _ in run:
         pass
     return run.model_sha256
@@ -534,7 +534,7 @@ class TestRefused:
     def test_impossible_before_the_first_round(self, values: dict[str, Any], expected: str) -> None:
         experiment = Experiment.of(values)
         with pytest.raises(ValueError, match=expected):
-            start(experiment, experiment.methods[0], 0)
+            build_run(experiment, experiment.methods[0], 0)
 
 
 def assert_one_sentence(said: str) -> None:
@@ -588,9 +588,9 @@ class TestOwnMethods:
 class TestStarter:
     @pytest.mark.parametrize("name", METHODS)
     def test_it_reads_for_every_method(self, name: str) -> None:
-        experiment = Experiment.of(tomllib.loads(starter([name])))
+        experiment = Experiment.of(tomllib.loads(experiment_template([name])))
         assert [method.name for method in experiment.methods] == [name]
-        assert experiment.methods[0].resolved() == Method(name=name).resolved()
+        assert experiment.methods[0].with_defaults() == Method(name=name).with_defaults()
 
     @pytest.mark.parametrize(
         "names",
@@ -598,29 +598,32 @@ class TestStarter:
         ids=lambda names: "-".join(names),
     )
     def test_it_runs(self, names: list[str]) -> None:
-        experiment = Experiment.of(tomllib.loads(starter(names))).changed({"training.rounds": 2})
+        values = tomllib.loads(experiment_template(names))
+        experiment = Experiment.of(values).changed({"training.rounds": 2})
         for method in experiment.methods:
-            assert len(list(start(experiment, method, 0))) == 2
+            assert len(list(build_run(experiment, method, 0))) == 2
 
     @pytest.mark.parametrize("names", [["fedavg", "fedspeed"], ["marsit", "signsgd", "netfleet"]])
     def test_comments_show_the_defaults(self, names: list[str]) -> None:
-        text = starter(names)
+        text = experiment_template(names)
         shown = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
         assert shown.count("\n#") < text.count("\n#") - 15
         said, bare = (Experiment.of(tomllib.loads(each)) for each in (shown, text))
         assert said.model_copy(update={"methods": []}) == bare.model_copy(update={"methods": []})
-        assert [m.resolved() for m in said.methods] == [m.resolved() for m in bare.methods]
-        assert [m.resolved() for m in said.methods] == said.methods
+        assert [m.with_defaults() for m in said.methods] == [
+            m.with_defaults() for m in bare.methods
+        ]
+        assert [m.with_defaults() for m in said.methods] == said.methods
 
     def test_every_field_is_in_it(self) -> None:
-        text = starter(["fedavg"])
+        text = experiment_template(["fedavg"])
         for part in ("data", "training", "devices", "evaluation", "engine"):
             kind = Experiment.model_fields[part].annotation
             for name in kind.model_fields:  # type: ignore[union-attr]
                 assert re.search(rf"^(# )?{name}( = |: not set)", text, re.MULTILINE), name
 
     def test_the_sweep_in_comments_can_be_used(self) -> None:
-        head, _, tail = starter(["fedavg"]).partition("# Values to try")
+        head, _, tail = experiment_template(["fedavg"]).partition("# Values to try")
         sweep = re.sub(r"^# ", "", tail.partition("\n")[2], flags=re.MULTILINE)
         experiment = Experiment.of(tomllib.loads(head + sweep))
         assert experiment.sweep.paths == ["method.lr", "training.rounds", "training.work"]
@@ -743,7 +746,9 @@ class TestSchema:
 
     @pytest.mark.parametrize("name", METHODS)
     def test_accepts_every_hyper_parameter(self, name: str) -> None:
-        values = Experiment.of({"methods": [Method(name=name).resolved().model_dump()]}).values()
+        values = Experiment.of(
+            {"methods": [Method(name=name).with_defaults().model_dump()]}
+        ).values()
         assert CHECKER.accepts(values)
         values["methods"][0]["no_such"] = 1
         assert not CHECKER.accepts(values)

@@ -153,10 +153,11 @@ def test_a_run_that_diverges_leaves_only_what_strict_readers_take(call, tmp_path
 def test_the_drift_of_a_run_that_diverges_is_strict_too(tmp_path: Path) -> None:
     path = tmp_path / "a.drift.jsonl"
     path.write_text('{"round": 1, "divergence": NaN, "cosine": null}\n')  # of an earlier version
-    DriftLog(Drift(), path, after=1)  # going on writes it anew
+    trial = replace(TRIAL, records=[record(1, 0.5)])
+    DriftLog(Drift(), path).begin(trial)  # A run that goes on writes the file anew.
     (line,) = path.read_text().splitlines()
     assert strictly(line)["nonfinite"] == {"/divergence": "NaN"}
-    DriftLog(Drift(), path, after=1)
+    DriftLog(Drift(), path).begin(trial)
     assert path.read_text() == line + "\n"
 
 

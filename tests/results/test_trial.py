@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support import files_up_to
 from undrift.config.experiment import Experiment
 from undrift.errors import UndriftError
+from undrift.results.filenames import EXPERIMENT
 from undrift.results.record import PeerRecord, Record, Totals
 from undrift.results.trial import (
     Journal,
@@ -27,7 +28,7 @@ from undrift.results.trial import (
     read_trials,
     write_result,
 )
-from undrift.runs.folder import EXPERIMENT, claim, describe, read
+from undrift.runs.folder import choose_folder, claim, describe, read
 
 TRIAL = Trial("FedAvg lr=0.1", "FedAvg", {"lr": 0.1, "rule": "sgd"}, seed=3, rounds=5)
 
@@ -238,13 +239,16 @@ class TestClaim:
         return folder
 
     def test_the_next_number(self, tmp_path: Path) -> None:
-        assert claim(None, "fedavg") == Path("runs/fedavg-1")
-        assert claim(None, "fedavg") == Path("runs/fedavg-2")
+        for number in (1, 2):
+            folder = choose_folder(None, "fedavg")
+            assert folder == Path(f"runs/fedavg-{number}")
+            claim(folder)
         assert (tmp_path / "runs" / "fedavg-2").is_dir()
 
     def test_new_nested_and_empty_folders(self, tmp_path: Path) -> None:
-        assert claim(tmp_path / "a" / "b", "x").is_dir()
-        assert claim(tmp_path / "a" / "b", "x").is_dir()
+        for _ in range(2):
+            claim(tmp_path / "a" / "b")
+            assert (tmp_path / "a" / "b").is_dir()
 
     def test_nothing_is_overwritten(self, tmp_path: Path) -> None:
         folder = self.used(tmp_path / "a")
@@ -252,12 +256,12 @@ class TestClaim:
         with pytest.raises(
             ValueError, match=r"--out needs a new folder, got .*--resume .*a, or .*--force"
         ):
-            claim(folder, "x")
+            claim(folder)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
     def test_force_replaces_results(self, tmp_path: Path) -> None:
         folder = self.used(tmp_path / "a")
-        assert claim(folder, "x", force=True) == folder
+        claim(folder, force=True)
         assert list(folder.iterdir()) == []
 
     @pytest.mark.parametrize("name", ["thesis.tex", "notes.json", "deep"])
@@ -269,7 +273,7 @@ class TestClaim:
             (folder / name).write_text("precious")
         before = sorted(folder.iterdir())
         with pytest.raises(ValueError, match=f"--force does not touch {name!r}"):
-            claim(folder, "x", force=True)
+            claim(folder, force=True)
         assert sorted(folder.iterdir()) == before
 
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
@@ -277,9 +281,9 @@ class TestClaim:
         path.write_text("precious")
         for force in (False, True):
             with pytest.raises(ValueError, match="--out needs a folder, got the file"):
-                claim(path, "x", force=force)
+                claim(path, force=force)
         with pytest.raises(ValueError, match="--out needs a folder that can be made, got"):
-            claim(path / "within", "x")
+            claim(path / "within")
         assert path.read_text() == "precious"
 
     def test_a_place_where_one_may_not_write(
@@ -290,12 +294,12 @@ class TestClaim:
 
         monkeypatch.setattr(Path, "mkdir", refused)
         with pytest.raises(ValueError, match=r"can be made, got '.*a': Permission denied\."):
-            claim(tmp_path / "a", "x")
+            claim(tmp_path / "a")
 
-    def test_other_processes_claim_nothing(self, tmp_path: Path) -> None:
+    def test_choosing_claims_nothing(self, tmp_path: Path) -> None:
         folder = self.used(tmp_path / "a")
-        assert claim(folder, "x", write=False) == folder
-        assert claim(tmp_path / "b", "x", write=False) == tmp_path / "b"
+        assert choose_folder(folder, "x") == folder
+        assert choose_folder(tmp_path / "b", "x") == tmp_path / "b"
         assert not (tmp_path / "b").exists()
 
 

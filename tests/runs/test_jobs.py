@@ -18,12 +18,14 @@ from undrift.cli.main import app
 from undrift.config.experiment import Experiment, Sweep
 from undrift.errors import UndriftError
 from undrift.report.sweep_heatmap import grids, plot_grids, swept_fields
+from undrift.results.filenames import SEARCH
 from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs import folder
-from undrift.runs.jobs import ALONE, SEARCH, Choice, Planner, cells, jobs, read_choice
-from undrift.runs.runner import RunOptions, ExperimentResult, conduct, from_folder
-from undrift.runs.search import searched
+from undrift.runs.jobs import ONLY_JOB, Choice, Planner, cells, jobs, read_choice
+from undrift.runs.result import ExperimentResult
+from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.search import run_search
 
 SMALL: dict[str, Any] = {
     "data": {"clients": 3, "partition": "iid", "test_samples": 50},
@@ -80,12 +82,12 @@ class TestJobs:
             f"{method} lr={lr}" for method in ("FedAvg", "FedProx") for lr in (0.1, 0.2)
         ]
         for job in found:
-            assert job.method.given["lr"] == job.cell["method.lr"]
+            assert job.method.settings["lr"] == job.cell["method.lr"]
             assert job.experiment.sweep.empty
 
     def test_an_only_job_has_a_plain_name(self) -> None:
         (job,) = jobs(experiment("fedavg"))
-        assert (job.name, job.label) == (ALONE, "FedAvg")
+        assert (job.name, job.label) == (ONLY_JOB, "FedAvg")
 
     def test_a_cell_of_other_methods_does_not_repeat_one(self) -> None:
         sweep = {"fedprox.mu": [0.1, 1.0], "training.topology": ["ring", "complete"]}
@@ -234,8 +236,8 @@ def without_times(place: Path) -> dict[str, Any]:
     return found
 
 
-def sweep_into(place: Path, what: Experiment, **asked: Any) -> ExperimentResult:
-    return conduct(what, "sweep", RunOptions(place, quiet=True, **asked))
+def sweep_into(place: Path, what: Experiment, **options: Any) -> ExperimentResult:
+    return run_experiment(what, "sweep", RunOptions(out=place, **options))
 
 
 class TestResume:
@@ -262,7 +264,7 @@ class TestResume:
 
     def test_the_stored_experiment_repeats_the_sweep(self, tmp_path: Path) -> None:
         sweep_into(tmp_path / "a", self.SWEPT)
-        sweep_into(tmp_path / "b", from_folder(tmp_path / "a"))
+        sweep_into(tmp_path / "b", folder.read_experiment(tmp_path / "a"))
         assert without_times(tmp_path / "a") == without_times(tmp_path / "b")
 
     def test_the_swept_work_is_done(self, tmp_path: Path) -> None:
@@ -287,7 +289,7 @@ class TestSearch:
         return choice
 
     def test_count_cells_for_each_method_none_twice(self, tmp_path: Path) -> None:
-        done = searched(self.LISTS, 4, RunOptions(tmp_path / "a", quiet=True))
+        done = run_search(self.LISTS, 4, RunOptions(out=tmp_path / "a"))
         tried = self.chosen(tmp_path / "a").cells
         assert {title: len(each) for title, each in tried.items()} == {"FedAvg": 3, "FedProx": 4}
         assert all(list(cell) == ["method.lr"] for cell in tried["FedAvg"])
@@ -297,14 +299,14 @@ class TestSearch:
         assert len(folder.read(tmp_path / "a").trials) == 2 * (3 + 4)
 
     def test_every_cell_in_the_end(self, tmp_path: Path) -> None:
-        searched(self.LISTS, 100, RunOptions(tmp_path / "a", quiet=True))
+        run_search(self.LISTS, 100, RunOptions(out=tmp_path / "a"))
         tried = self.chosen(tmp_path / "a").cells["FedProx"]
         every = itertools.product([0.01, 0.1, 0.3], [0.1, 1.0])
         assert sorted(tuple(cell.values()) for cell in tried) == sorted(every)
 
     def test_it_repeats_itself(self, tmp_path: Path) -> None:
         for name in "ab":
-            searched(self.LISTS, 4, RunOptions(tmp_path / name, quiet=True))
+            run_search(self.LISTS, 4, RunOptions(out=tmp_path / name))
         assert self.chosen(tmp_path / "a") == self.chosen(tmp_path / "b")
         assert without_times(tmp_path / "a") == without_times(tmp_path / "b")
 
@@ -313,7 +315,7 @@ class TestSearch:
         orders = []
         for seed in (0, 1):
             place = tmp_path / str(seed)
-            searched(experiment("fedavg", seeds=(seed,), grid=wide), 2, RunOptions(place, quiet=True))
+            run_search(experiment("fedavg", seeds=(seed,), grid=wide), 2, RunOptions(out=place))
             orders.append(self.chosen(place).cells)
         assert orders[0] != orders[1]
 
@@ -321,7 +323,7 @@ class TestSearch:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole, part = tmp_path / "whole", tmp_path / "part"
-        searched(self.LISTS, 4, RunOptions(whole, quiet=True))
+        run_search(self.LISTS, 4, RunOptions(out=whole))
         begun = 0
 
         def interrupted(job: Any, *arguments: Any, **options: Any) -> Trial:
@@ -334,7 +336,7 @@ class TestSearch:
         from undrift.runs.runner import run_job
 
         monkeypatch.setattr("undrift.runs.runner.run_job", interrupted)
-        assert searched(self.LISTS, 4, RunOptions(part, quiet=True)).stopped
+        assert run_search(self.LISTS, 4, RunOptions(out=part)).stopped
         kept = contents(part, ".jsonl")
         assert len(kept) == 3
         monkeypatch.setattr("undrift.runs.runner.run_job", run_job)
@@ -346,9 +348,9 @@ class TestSearch:
 
     def test_a_longer_search_keeps_what_was_chosen(self, tmp_path: Path) -> None:
         place = tmp_path / "a"
-        done = searched(self.LISTS, 2, RunOptions(place, quiet=True))
+        done = run_search(self.LISTS, 2, RunOptions(out=place))
         first, files = self.chosen(place).cells, contents(place, ".jsonl")
-        searched(done.experiment, 4, RunOptions(resume=place, quiet=True))
+        run_search(done.experiment, 4, RunOptions(resume=place))
         assert self.chosen(place).count == 4
         for title, each in first.items():
             assert self.chosen(place).cells[title][:2] == each
@@ -356,18 +358,18 @@ class TestSearch:
 
     def test_in_two_parts_as_in_one(self, tmp_path: Path) -> None:
         swept = experiment("fedavg", grid={"method.lr": {"low": 0.001, "high": 1.0, "log": True}})
-        searched(swept, 7, RunOptions(tmp_path / "one", quiet=True))
-        done = searched(swept, 3, RunOptions(tmp_path / "two", quiet=True))
-        searched(done.experiment, 7, RunOptions(resume=tmp_path / "two", quiet=True))
+        run_search(swept, 7, RunOptions(out=tmp_path / "one"))
+        done = run_search(swept, 3, RunOptions(out=tmp_path / "two"))
+        run_search(done.experiment, 7, RunOptions(resume=tmp_path / "two"))
         assert self.chosen(tmp_path / "two") == self.chosen(tmp_path / "one")
 
     def test_cells_noted_by_another_optuna_hold(self, tmp_path: Path) -> None:
         """They are run as noted, though today's choice would be another."""
-        done = searched(self.LISTS, 3, RunOptions(tmp_path / "a", quiet=True))
+        done = run_search(self.LISTS, 3, RunOptions(out=tmp_path / "a"))
         choice = self.chosen(tmp_path / "a")
         noted = {title: list(reversed(each)) for title, each in choice.cells.items()}
         Choice(4, noted).write(tmp_path / "a")
-        searched(done.experiment, 4, RunOptions(resume=tmp_path / "a", quiet=True))
+        run_search(done.experiment, 4, RunOptions(resume=tmp_path / "a"))
         tried = self.chosen(tmp_path / "a").cells
         assert {title: each[:3] for title, each in tried.items()} == noted
         assert len(tried["FedProx"]) == 4
@@ -379,7 +381,7 @@ class TestSearch:
             "training.batch_size": {"low": 5, "high": 7},
         }
         place = tmp_path / "a"
-        searched(experiment("fedavg", grid=grid), 6, RunOptions(place, quiet=True))
+        run_search(experiment("fedavg", grid=grid), 6, RunOptions(out=place))
         tried = self.chosen(place).cells["FedAvg"]
         assert len(tried) == 6
         for cell in tried:
@@ -393,7 +395,7 @@ class TestSearch:
 
     def test_values_that_do_not_go_together_are_passed_over(self, tmp_path: Path) -> None:
         grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.5, 10.0]}  # lam >= lr is needed
-        searched(experiment("fedspeed", grid=grid), 10, RunOptions(tmp_path / "a", quiet=True))
+        run_search(experiment("fedspeed", grid=grid), 10, RunOptions(out=tmp_path / "a"))
         tried = [tuple(cell.values()) for cell in self.chosen(tmp_path / "a").cells["FedSpeed"]]
         assert sorted(tried) == [(0.1, 0.5), (0.1, 10.0), (1.0, 10.0)]
 
@@ -409,20 +411,20 @@ class TestSearch:
         self, tmp_path: Path, grid: dict[str, Any], expected: str
     ) -> None:
         with pytest.raises(ValueError, match=expected):
-            searched(experiment("fedavg", grid=grid), 5, RunOptions(tmp_path / "a", quiet=True))
+            run_search(experiment("fedavg", grid=grid), 5, RunOptions(out=tmp_path / "a"))
         assert not (tmp_path / "a").exists()
 
     def test_bad_counts_and_processes(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="--search needs a number of cells >= 1, got -1"):
-            searched(self.LISTS, -1, RunOptions(tmp_path / "a"))
+            run_search(self.LISTS, -1, RunOptions(out=tmp_path / "a"))
         several = self.LISTS.changed({"engine.processes": 2})
         with pytest.raises(ValueError, match="--search needs one process, got 'several'"):
-            searched(several, 3, RunOptions(tmp_path / "a"))
+            run_search(several, 3, RunOptions(out=tmp_path / "a"))
 
     def test_without_optuna(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "optuna", None)
         with pytest.raises(UndriftError, match=r"pip install 'undrift\[sweep\]'"):
-            searched(self.LISTS, 3, RunOptions(tmp_path / "a"))
+            run_search(self.LISTS, 3, RunOptions(out=tmp_path / "a"))
         assert not (tmp_path / "a").exists()
 
     def test_a_damaged_note(self, tmp_path: Path) -> None:
@@ -442,7 +444,7 @@ class TestSearch:
         methods = "fedavg", {"name": "fedspeed", "lam": 0.5}  # lam >= lr is needed
         planner = Planner(experiment(*methods, grid={"method.lr": [0.1, 1.0]}))
         (job,) = planner.jobs(0, {"method.lr": 1.0})
-        assert job.method.given["lr"] == 1.0
+        assert job.method.settings["lr"] == 1.0
         with pytest.raises(ValueError, match="FedSpeed needs lam >= lr"):
             planner.jobs(1, {"method.lr": 1.0})
 

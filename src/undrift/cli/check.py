@@ -28,17 +28,19 @@ def check(
     from undrift.config.hyperparameters import build, method_class
 
     cls = method_class(target)
-    given = {}
+    hyper_parameters = {}
     for text in set_ or []:
         name, equals, value = text.partition("=")
         if not equals:
             raise ValueError(f"--set needs NAME=VALUE, got {text!r}.")
-        given[name.strip()] = from_text(value.strip())
-    algorithm = build(cls, {"lr": 0.05, **given} if _has_lr(cls) else given)
+        hyper_parameters[name.strip()] = from_text(value.strip())
+    if "lr" in getattr(cls, "__dataclass_fields__", {}):
+        hyper_parameters.setdefault("lr", 0.05)
+    algorithm = build(cls, hyper_parameters)
     console = Console(stderr=as_json)
     try:
         testing.finish(testing.start(algorithm, rounds=1))
-    except Exception as error:  # of which all checks would fail alike
+    except Exception as error:  # Every check would fail with the same error.
         where = traceback.extract_tb(error.__traceback__)[-1]
         why = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
         console.print(f"[red]x[/red] one round: {escape(why)}", highlight=False)
@@ -50,7 +52,7 @@ def check(
         name = verify.__name__.removeprefix("check_").replace("_", " ")
         try:
             verify(algorithm)
-        except Exception as error:  # whatever a method of one's own may raise
+        except Exception as error:  # A user's method may raise anything.
             failed[name] = str(error) or type(error).__name__
             console.print(f"[red]x[/red] {name}: {escape(failed[name])}", highlight=False)
         else:
@@ -60,7 +62,3 @@ def check(
     if as_json:
         print(json.dumps({"method": cls.__name__, "failed": failed}))
     raise typer.Exit(1 if failed else 0)
-
-
-def _has_lr(cls: type) -> bool:
-    return "lr" in getattr(cls, "__dataclass_fields__", {})

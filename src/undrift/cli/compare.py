@@ -1,27 +1,21 @@
 """`undrift compare`: several methods on the same data, cohorts and batches."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from undrift.check import require
-from undrift.cli.options import (
-    RESTARTS,
-    TIMEOUT,
-    Force,
-    Json,
-    Out,
-    Processes,
-    Quiet,
-    Resume,
-    Settings,
-    Timeout,
-    Track,
-    Verbose,
+from undrift.cli.shared import (
+    are_defaults,
+    experiment_options,
+    file_options,
+    output_options,
+    pick,
+    spell_out,
 )
-from undrift.cli.shared import engine, sections_given, shared, spell_out
 
 if TYPE_CHECKING:
     from undrift.config.experiment import Experiment
@@ -31,6 +25,7 @@ def compare(
     methods: Annotated[
         list[str] | None, typer.Argument(help="Names, as `undrift list` shows them, or a file.")
     ] = None,
+    *,
     lr: Annotated[
         str | None,
         typer.Option(
@@ -39,51 +34,43 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Repetitions, the same seeds for all.")] = 1,
-    set_: Settings = None,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    track: Track = None,
-    processes: Processes = None,
-    timeout: Timeout = TIMEOUT,
     **options: Any,
 ) -> None:
     """Compare methods on the same data, cohorts and batches.
 
     Example: undrift compare fedavg scaffold fedspeed --lr 0.03,0.1,0.3 --seeds 3
     """
-    from undrift.cli.run import run_file
+    from undrift.cli.run import run_and_print, run_file
     from undrift.config.experiment import SUFFIX
-    from undrift.report.conclude import finish
-    from undrift.runs.runner import RunOptions, conduct
 
-    sections = shared(**options)
-    sections["engine"] |= engine(processes, RESTARTS, timeout)
-    file = methods is not None and any(name.endswith(SUFFIX) for name in methods)
-    if file or resume is not None:
-        said = lr is not None or seeds != 1 or timeout != TIMEOUT or sections_given(options)
-        remedy = "use --set, or names of methods instead of a file"
-        require(
-            not said, "compare", "no options of its own beside a file or --resume", "some", remedy
-        )
-        if methods and (len(methods) > 1 or not file):
-            raise ValueError(
-                f"compare needs one file, --resume or names of methods, got {methods}."
-            )
-        path = Path(methods[0]) if methods else None
-        run_file(path, set_, out, force, resume, as_json, quiet, verbose, track, processes)
+    own_options = pick(options, experiment_options)
+    changes = file_options(**pick(options, file_options))
+    is_file = methods is not None and any(name.endswith(SUFFIX) for name in methods)
+    if not is_file and changes.resume is None:
+        sections = experiment_options(**own_options)
+        experiment = _experiment(methods or [], lr, seeds, changes.changes, sections)
+        run_and_print(experiment, "compare", output_options(**pick(options, output_options)))
         return
-    experiment = _experiment(methods or [], lr, seeds, set_ or [], sections)
-    asked = RunOptions(out, force, resume, quiet, verbose, track or (), hashes=as_json)
-    finish(conduct(experiment, "compare", asked), as_json=as_json)
+    plain = lr is None and seeds == 1 and are_defaults(own_options)
+    remedy = "use --set, or names of methods instead of a file"
+    require(plain, "compare", "no options of its own beside a file or --resume", "some", remedy)
+    if methods and (len(methods) > 1 or not is_file):
+        raise ValueError(f"compare needs one file, --resume or names of methods, got {methods}.")
+    file_and_output = pick(options, file_options) | pick(options, output_options)
+    run_file(Path(methods[0]) if methods else None, **file_and_output)
+
+
+spell_out(compare, experiment_options, file_options, output_options)
 
 
 def _experiment(
-    names: list[str], lr: str | None, seeds: int, texts: list[str], sections: dict[str, Any]
+    names: Sequence[str],
+    lr: str | None,
+    seeds: int,
+    texts: Sequence[str],
+    sections: dict[str, Any],
 ) -> "Experiment":
+    """Return the experiment that compares these methods over a grid of learning rates."""
     from undrift.config.experiment import Experiment, parse_changes
     from undrift.config.hyperparameters import METHODS, method_class
     from undrift.core import AllReduce
@@ -113,6 +100,3 @@ def _experiment(
         }
     )
     return experiment.changed(changes)
-
-
-command = spell_out(compare)

@@ -1,4 +1,4 @@
-"""`undrift data`: which data sets are there, and how a partition deals one to clients."""
+"""`undrift data`: which data sets there are, and how a partition splits one among clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from undrift.cli.options import (
     Partition,
     Seed,
 )
-from undrift.cli.shared import dealt
+from undrift.cli.shared import with_dirichlet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from undrift.data import Dataset
 
-SHOWN_CLIENTS = 20  # in the table; the picture has all of them
+SHOWN_CLIENTS = 20  # The table has so many clients; the picture has all of them.
 SHOWN_LABELS = 20
 
 data_app = typer.Typer(
@@ -37,16 +37,16 @@ data_app = typer.Typer(
 
 @data_app.command("list")
 def list_data(data_dir: DataDir = None) -> None:
-    """All data sets by name, and where they are on this machine."""
+    """List all data sets by name, and where they are on this machine."""
     from rich.table import Table
 
     from undrift.data import NAMES
-    from undrift.report import terminal
+    from undrift.report.terminal import wide_console
 
     shown = Table("name", "where", title="Data sets")
     for name in NAMES:
         shown.add_row(name, _where(name, data_dir))
-    terminal.paper().print(shown)
+    wide_console().print(shown)
 
 
 def _where(name: str, data_dir: Any) -> str:
@@ -76,19 +76,23 @@ def show_data(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Sizes and labels of the clients, and their heat map as a picture."""
+    """Show sizes and labels of the clients, and draw their heat map."""
     from undrift.config.experiment import Experiment
-    from undrift.report import plots, terminal
-    from undrift.runs.build import dataset, deal, label_counts
-    from undrift.runs.folder import PARTITION, claim
+    from undrift.report import plots
+    from undrift.report.terminal import wide_console
+    from undrift.results.filenames import PARTITION
+    from undrift.runs.build import build_clients, load_dataset
+    from undrift.runs.folder import choose_folder, claim
+    from undrift.runs.partition import label_counts
 
-    form = dealt(partition, dirichlet)
-    told = {"name": name, "folder": data_dir, "clients": clients, "partition": form}
-    asked = Experiment.of({"methods": [{"name": "fedavg"}], "data": told}).data
-    data, parts = dataset(name, data_dir), deal(asked, seed)
+    form = with_dirichlet(partition, dirichlet)
+    values = {"name": name, "folder": data_dir, "clients": clients, "partition": form}
+    section = Experiment.of({"methods": [{"name": "fedavg"}], "data": values}).data
+    data, parts = load_dataset(name, data_dir), build_clients(section, seed)
     counts = label_counts(parts, data.classes)
-    folder = claim(out, f"data-{name}", force=force)
-    console = terminal.paper(stderr=as_json)
+    folder = choose_folder(out, f"data-{name}")
+    claim(folder, force=force)
+    console = wide_console(stderr=as_json)
     console.print(repr(data), highlight=False)
     _table(data, counts, console)
     title = f"{name}, {partition}, {len(parts)} clients"
@@ -112,7 +116,7 @@ def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:
         highlight=False,
     )
     labels = counts.shape[1]
-    # The columns of wide label sets are left to the picture, their totals follow the table.
+    # A table has no room for many labels, so their totals follow it and the picture has them all.
     columns = labels if labels <= SHOWN_LABELS else 0
     names = data.labels or tuple(map(str, range(labels)))
     shown = Table("client", "samples", "labels", *names[:columns])

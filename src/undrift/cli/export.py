@@ -1,6 +1,5 @@
 """`undrift export`: a run's model for other programs."""
 
-import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,8 +30,9 @@ def export(
     from rich.console import Console
 
     from undrift.results.export import OWN_METADATA, load_safetensors, save_onnx, save_safetensors
-    from undrift.runs import build
-    from undrift.runs.folder import MODEL, read
+    from undrift.results.filenames import MODEL
+    from undrift.runs.build import build_clients, build_model
+    from undrift.runs.folder import read
 
     results = read(folder, "export")
     saved = sorted(path.name for path in folder.glob(f"*{MODEL}"))
@@ -52,20 +52,20 @@ def export(
     seed = experiment.seeds[0]
     path = out or Path("model.safetensors")
     require(force or not path.exists(), "export", "a new file", str(path), "or say --force")
-    model = copy.deepcopy(build.network(experiment.model, experiment.data, seed))
-    said = load_safetensors(model, folder / name)
+    model = build_model(experiment.model, experiment.data, seed)
+    metadata = load_safetensors(model, folder / name)
     if path.suffix == ".onnx":
-        save_onnx(model, _example(build.deal(experiment.data, seed)), path)
+        save_onnx(model, _example(build_clients(experiment.data, seed)), path)
     elif path.suffix == ".safetensors":
-        told = {key: value for key, value in said.items() if key not in OWN_METADATA}
-        save_safetensors(model, path, told)
+        own = {key: value for key, value in metadata.items() if key not in OWN_METADATA}
+        save_safetensors(model, path, own)
     else:
         require_choice("export", "the ending of --out", path.suffix, (".safetensors", ".onnx"))
     Console(stderr=True).print(f"Written: {path}", highlight=False)
 
 
 def _example(clients: "Clients") -> "Tensor":
-    """Two samples as the model sees them."""
+    """Return two samples as the model sees them."""
     import torch
 
     stored = clients.inputs[:2]

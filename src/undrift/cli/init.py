@@ -25,7 +25,7 @@ def init(
 
     from undrift.config.experiment import Experiment
     from undrift.config.hyperparameters import method_class
-    from undrift.config.template import starter
+    from undrift.config.template import experiment_template
     from undrift.results.trial import write_result
 
     if file.exists() and not force:
@@ -34,11 +34,11 @@ def init(
     require(bool(names), "--methods", "at least one name", methods, "say --methods fedavg")
     for name in names:
         method_class(name)
-    text = starter(names)
+    text = experiment_template(names)
     Experiment.of(tomllib.loads(text))
     write_result(file, text)
-    told = f"Written: {file}; run it with undrift run {file}"
-    Console(stderr=True).print(told, highlight=False, markup=False)
+    sentence = f"Written: {file}; run it with undrift run {file}"
+    Console(stderr=True).print(sentence, highlight=False, markup=False)
 
 
 def schema() -> None:

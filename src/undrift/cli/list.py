@@ -6,14 +6,15 @@ from undrift.cli.options import Json
 
 
 def list_methods(as_json: Json = False) -> None:
-    """All methods: paper, traffic and gradients as measured by a dry run, and state."""
+    """List all methods: paper, traffic and gradients as measured by a dry run, and state."""
     from rich.table import Table
 
     from undrift.algorithms import ALGORITHMS
-    from undrift.report import catalogue, terminal
+    from undrift.report import catalogue
+    from undrift.report.terminal import wide_console
 
     entries = catalogue.entries(ALGORITHMS)
-    console = terminal.paper(stderr=as_json)
+    console = wide_console(stderr=as_json)
     shown = Table(title="Methods")
     shown.add_column("name", no_wrap=True)
     shown.add_column("family", no_wrap=True)

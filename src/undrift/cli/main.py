@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from undrift import __version__
-from undrift.cli import check, compare, export, init, lazy, report, sweep
+from undrift.cli import check, compare, export, init, report, sweep
 from undrift.cli import list as listing
 from undrift.cli.data import data_app
+from undrift.cli.lazy import lazy_group
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES
 from undrift.errors import UndriftError
 
 
-def _of_run(name: str) -> Any:
+def _load_run(name: str) -> Any:
+    """Return the function of `undrift run NAME`."""
     from undrift.cli.run import command
 
     return command(name)
@@ -34,16 +35,16 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-run_app = lazy.group(
+run_app = lazy_group(
     {**SUMMARIES, "file": FILE_SUMMARY},
-    _of_run,
+    _load_run,
     no_args_is_help=True,
     help="Train with one method, or what a file says.\n\n"
     "Examples: undrift run fedspeed --lr 0.1 --rounds 50; undrift run experiment.toml",
 )
 app.add_typer(run_app, name="run")
-app.command("compare")(lazy.telling(compare.command))
-app.command("sweep")(lazy.telling(sweep.sweep))
+app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("init")(init.init)
 app.command("list")(listing.list_methods)
@@ -53,8 +54,8 @@ app.command("export")(export.export)
 app.command("schema")(init.schema)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(__version__)
         raise typer.Exit
 
@@ -62,14 +63,14 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
     pass
 
 
 def _routed(arguments: list[str]) -> list[str]:
-    """`undrift run` takes a method in any case, a file, or a folder to go on with."""
+    """Return the arguments with `run FILE` as `run file FILE`, and methods in lower case."""
     if len(arguments) < 2 or arguments[0] != "run":
         return arguments
     first = arguments[1]
@@ -79,7 +80,7 @@ def _routed(arguments: list[str]) -> list[str]:
         return ["run", first.lower(), *arguments[2:]]
     from undrift.config.experiment import SUFFIX
     from undrift.config.hyperparameters import method_class
-    from undrift.runs.folder import EXPERIMENT
+    from undrift.results.filenames import EXPERIMENT
 
     if first.startswith("-") or any(word.endswith(SUFFIX) for word in arguments[1:]):
         return ["run", "file", *arguments[1:]]
@@ -94,63 +95,58 @@ def _routed(arguments: list[str]) -> list[str]:
             f"run needs a method of the library or a file, got {first!r}; write it into a file "
             f"with undrift init mine.toml --methods {first}."
         )
-    method_class(first)  # which says what is nearest
+    method_class(first)  # It raises, and names the nearest method.
     return arguments
 
 
-def _several() -> bool:
-    """Whether this process may be one of several; if not, there is no need to ask torch."""
+def _may_have_others() -> bool:
+    """Return whether this process may be one of several; if not, torch need not be imported."""
     return "RANK" in os.environ or "torch" in sys.modules
 
 
 def _leave(code: int, error: BaseException | None = None) -> None:
-    if _several():
+    """Exit, and tell whoever has started this process whether to start it again."""
+    if _may_have_others():
         from undrift.engine.processes import elastic
 
         elastic.leave(code, error)
     sys.exit(code)
 
 
-def _say(text: str, error: BaseException, **style: Any) -> None:
-    """Rank 0 hears of every process's error and says it; unless it is rank 0 that is lost."""
+def _print_error(text: str, error: BaseException, **style: Any) -> None:
+    """Print an error once: rank 0 hears of every process's error, unless rank 0 is lost."""
     from rich.console import Console
 
-    heard = False
-    if _several():
+    quiet = False
+    if _may_have_others():
         from undrift.engine.processes import elastic
         from undrift.engine.processes.rendezvous import joined
 
-        alive = joined() and 0 not in getattr(error, "ranks", [])
-        heard = elastic.rank() != 0 and (alive or isinstance(error, KeyboardInterrupt))
-    Console(stderr=True, quiet=heard).print(text, **style)
+        rank_0_knows = joined() and 0 not in getattr(error, "ranks", [])
+        quiet = elastic.rank() != 0 and (rank_0_knows or isinstance(error, KeyboardInterrupt))
+    Console(stderr=True, quiet=quiet).print(text, **style)
 
 
 def main() -> None:
-    """Entry point: user errors become one sentence and exit code 2, never a traceback."""
-    if _several():
+    """Run the command line; a user's error becomes one sentence and exit code 2."""
+    if _may_have_others():
         from undrift.engine.processes import elastic
 
         elastic.end_with_parent()
     try:
         app(_routed(sys.argv[1:]))
     except (ValueError, UndriftError, OSError, ImportError) as error:
-        _say(f"Error: {error}", error, style="red", highlight=False, markup=False)
+        _print_error(f"Error: {error}", error, style="red", highlight=False, markup=False)
         _leave(2 if isinstance(error, ValueError) else 1, error)
     except KeyboardInterrupt as error:
-        _say("Stopped; what was done is kept.", error)
+        _print_error("Stopped; what was done is kept.", error)
         _leave(130)
     except Exception as error:
         from undrift.engine.processes.rendezvous import launched
 
         if not launched():
             raise
-        traceback.print_exc()  # a defect, which would come again
+        traceback.print_exc()  # A defect would come again, so the process is not started again.
         _leave(1, error)
     except SystemExit as end:
         _leave(end.code if isinstance(end.code, int) else 0)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "METHODS":
-        return import_module("undrift.config.hyperparameters").METHODS
-    raise AttributeError(f"undrift.cli.main has no {name!r}.", name=name)

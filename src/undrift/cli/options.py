@@ -1,4 +1,4 @@
-"""Options that commands share; their names of data sets, models and devices are generated."""
+"""The options of commands: their names, types and help; names of data sets come from names.json."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,6 @@ from undrift.cli.names import DEVICES as DEVICE_KINDS
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 DEVICES, PROCESSES = "Devices", "Processes"
-RESTARTS, TIMEOUT = 3, 1800.0
 Data = Annotated[str, typer.Option(help=f"{DATA_SETS}.", rich_help_panel=DATA)]
 DataDir = Annotated[
     Path | None,

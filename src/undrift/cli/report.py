@@ -12,7 +12,7 @@ from undrift.results.strictjson import dumps
 
 if TYPE_CHECKING:
     from undrift.results.trial import Trial
-    from undrift.runs.folder import Results
+    from undrift.runs.result import ExperimentResult
 
 
 def report(
@@ -32,50 +32,47 @@ def report(
 
     Examples: undrift report runs/demo --figures; undrift report runs/mine runs/theirs
     """
-    from rich.console import Console
-
     from undrift import report as pages
-    from undrift.report import terminal
-    from undrift.report.collect import comparison_of
-    from undrift.report.conclude import summary
+    from undrift.report.json_summary import comparison_summary
+    from undrift.report.results_table import methods_table
+    from undrift.report.terminal import print_table, say, wide_console
+    from undrift.results.filenames import FIGURES, REPORT
     from undrift.results.trial import by_label
-    from undrift.runs.folder import FIGURES, REPORT, read
+    from undrift.runs.folder import read
 
-    several = len(folders) > 1 and out is None
-    require(not several, "report", "--out for a page of several folders", "none", "name a file")
-    found = [read(folder) for folder in folders]
-    trials = _together(found, cells=cells)
-    first = found[0]
-    console, err = terminal.paper(stderr=as_json), Console(stderr=True)
-    evaluation = first.experiment.evaluation if first.experiment else None
-    shown = by_label(trials)
-    if evaluation is not None:
-        terminal.table(shown, evaluation, console)
-    comparison = comparison_of(first, trials)
+    needs_out = len(folders) > 1 and out is None
+    require(not needs_out, "report", "--out for a page of several folders", "none", "name a file")
+    results = [read(folder) for folder in folders]
+    trials, first = _labelled(results, cells=cells), results[0]
+    methods = by_label(trials)
+    if first.experiment is not None:
+        table = methods_table(methods, first.experiment.evaluation)
+        print_table(table, wide_console(stderr=as_json))
+    comparison = first.comparison(trials)
     path = out or folders[0] / REPORT
     pages.write(comparison, path)
-    err.print(f"Report: {path}", highlight=False, markup=False)
+    say(f"Report: {path}")
     if figures:
         for figure in pages.figures(comparison, path.parent / FIGURES):
-            err.print(f"Figure: {figure}", highlight=False, markup=False)
+            say(f"Figure: {figure}")
     if as_json and first.experiment is not None:
-        print(dumps(summary(shown, first.experiment)))
+        print(dumps(comparison_summary(methods, first.experiment)))
 
 
-def _together(found: "list[Results]", *, cells: bool) -> "list[Trial]":
-    """Trials of all folders; of several folders, each label with its folder's name."""
-    from undrift.report.collect import chosen_of
+def _labelled(results: "list[ExperimentResult]", *, cells: bool) -> "list[Trial]":
+    """Return the trials of all folders, each label with the name of its folder if needed."""
+    from undrift.report.collect import best_trials
 
-    together = []
-    for results in found:
-        chosen = list(results.trials) if cells else chosen_of(results.trials)
-        mark = f" ({_told_apart(results.folder, found)})" if len(found) > 1 else ""
-        together += [replace(trial, label=trial.label + mark) for trial in chosen]
-    return together
+    trials = []
+    for result in results:
+        shown = list(result.trials) if cells else best_trials(result.trials)
+        suffix = f" ({_folder_name(result.folder, results)})" if len(results) > 1 else ""
+        trials += [replace(trial, label=trial.label + suffix) for trial in shown]
+    return trials
 
 
-def _told_apart(folder: Path, found: "list[Results]") -> str:
-    """The folder's name, or its whole path where another has the same name."""
-    names = [results.folder.resolve().name for results in found]
+def _folder_name(folder: Path, results: "list[ExperimentResult]") -> str:
+    """Return the folder's name, or its whole path if another folder has the same name."""
+    names = [result.folder.resolve().name for result in results]
     own = folder.resolve().name
     return own if names.count(own) == 1 else str(folder)

@@ -1,5 +1,6 @@
 """`undrift run METHOD` and `undrift run FILE.toml`."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,36 +8,32 @@ import typer
 
 from undrift.check import require
 from undrift.cli.names import SUMMARIES, flags_of
-from undrift.cli.options import (
-    OUTPUT,
-    RESTARTS,
-    TIMEOUT,
-    Force,
-    Json,
-    MaxRestarts,
-    Out,
-    Processes,
-    Quiet,
-    Resume,
-    Seed,
-    Settings,
-    Timeout,
-    Track,
-    Verbose,
+from undrift.cli.options import OUTPUT, MaxRestarts, Seed
+from undrift.cli.shared import (
+    FileChanges,
+    Output,
+    experiment_options,
+    file_options,
+    output_options,
+    pick,
+    spell_out,
 )
-from undrift.cli.shared import engine, shared, spell_out
 from undrift.errors import DivergenceError
 
 if TYPE_CHECKING:
     from undrift.config.experiment import Experiment
-    from undrift.runs.runner import ExperimentResult
 
 
-def _make(method: str) -> Any:
-    """The command `undrift run <method>`, with a flag for each of the method's fields."""
+def command(name: str) -> Any:
+    """Return the function of `undrift run NAME`: a method's, or that of `undrift run file`."""
+    return run_file if name == "file" else _method_command(name)
+
+
+def _method_command(method: str) -> Any:
+    """Return the function of `undrift run METHOD`, with a flag for each field of the method."""
     flags = flags_of(method)
 
-    def command(
+    def run_method(
         *,
         seed: Seed = 0,
         checkpoint: Annotated[
@@ -53,117 +50,133 @@ def _make(method: str) -> Any:
                 rich_help_panel=OUTPUT,
             ),
         ] = None,
-        out: Out = None,
-        force: Force = False,
-        as_json: Json = False,
-        quiet: Quiet = False,
-        verbose: Verbose = False,
-        track: Track = None,
-        processes: Processes = None,
-        max_restarts: MaxRestarts = RESTARTS,
-        timeout: Timeout = TIMEOUT,
+        max_restarts: MaxRestarts = 3,
         **options: Any,
     ) -> None:
         from undrift.config.experiment import Experiment
-        from undrift.runs.runner import RunOptions, conduct
 
-        hyper = {flag.name: options.pop(flag.name) for flag in flags}
-        sections = shared(**options)
-        sections["engine"] |= engine(processes, max_restarts, timeout)
-        values = {"seeds": [seed], "methods": [{"name": method, **hyper}], **sections}
-        kept = {
-            "checkpoint": checkpoint or resume,
-            "checkpoint_every": checkpoint_every,
-            "resume": resume,
-        }
-        reads = [path for path in (checkpoint, resume) if path is not None]
-        asked = RunOptions(
-            out, force, None, quiet, verbose, track or (), kept, reads, hashes=as_json
+        output = output_options(**pick(options, output_options))
+        sections = experiment_options(**pick(options, experiment_options))
+        sections["engine"]["max_restarts"] = max_restarts
+        hyper_parameters = {flag.name: options[flag.name] for flag in flags}
+        methods = [{"name": method, **hyper_parameters}]
+        run_and_print(
+            Experiment.of({"seeds": [seed], "methods": methods, **sections}),
+            method,
+            output,
+            checkpoint=checkpoint or resume,
+            checkpoint_every=checkpoint_every,
+            resume_from=resume,
+            reads=[path for path in (checkpoint, resume) if path is not None],
         )
-        _finish(conduct(Experiment.of(values), method, asked), as_json=as_json)
 
-    command.__doc__ = SUMMARIES[method]
-    return spell_out(command, flags)
+    run_method.__doc__ = SUMMARIES[method]
+    return spell_out(run_method, experiment_options, output_options, flags=flags)
 
 
 def run_file(
     file: Annotated[
         Path | None, typer.Argument(help="An experiment, as `undrift init` writes it.")
     ] = None,
-    set_: Settings = None,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    track: Track = None,
-    processes: Processes = None,
+    **options: Any,
 ) -> None:
-    """What an experiment's file says: every method with every seed, in every cell of its sweep.
+    """Run what an experiment's file says: every method with every seed, in every cell of its sweep.
 
     Example: undrift run experiment.toml --set training.rounds=5 --out runs/short
     """
     from undrift.runs.jobs import read_choice
-    from undrift.runs.runner import RunOptions, conduct
 
+    output = output_options(**pick(options, output_options))
+    changes = file_options(**pick(options, file_options))
+    resume = changes.resume
     if resume is not None and read_choice(resume) is not None:
         raise ValueError(
             f"run --resume needs a folder of runs, got a search in {str(resume)!r}; go on with "
             f"undrift sweep --resume {resume}."
         )
-    experiment = read(file, resume, set_, out, processes)
+    experiment = read_file(file, changes, output)
     name = (file or resume or Path("experiment")).stem
-    reads = [file] if file else []
-    asked = RunOptions(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
-    _finish(conduct(experiment, name, asked), as_json=as_json)
+    run_and_print(experiment, name, output, resume=resume, reads=[file] if file else [])
 
 
-def read(
-    file: Path | None,
-    resume: Path | None,
-    set_: list[str] | None,
-    out: Path | None,
-    processes: int | None,
-) -> "Experiment":
-    """The experiment of a file with changes, or the one that a folder was made with."""
-    experiment = _read(file, resume, set_, out)
-    return experiment if processes is None else experiment.changed({"engine.processes": processes})
+spell_out(run_file, file_options, output_options)
 
 
-def _read(
-    file: Path | None, resume: Path | None, set_: list[str] | None, out: Path | None
-) -> "Experiment":
+def read_file(file: Path | None, changes: FileChanges, output: Output) -> "Experiment":
+    """Return the experiment of a file with changes, or the one that a folder was made with."""
     from undrift.config.experiment import Experiment, parse_changes
-    from undrift.runs.runner import from_folder
+    from undrift.runs.folder import read_experiment
 
+    resume = changes.resume
     if (file is None) == (resume is None):
         raise ValueError(
             f"An experiment needs a file, or --resume FOLDER to go on, got "
             f"{'neither' if file is None else 'both'}; `undrift init` writes a file."
         )
-    if resume is not None:
-        if set_:
-            raise ValueError(
-                "--resume needs the experiment as it was, got --set; start anew with "
-                f"undrift run {resume / 'experiment.toml'} --set {set_[0]}."
-            )
-        require(out is None, "--resume", "no --out, it goes on in its folder", str(out))
-        return from_folder(resume)
-    return Experiment.read(file or Path()).changed(parse_changes(set_ or []))
+    if resume is None:
+        return Experiment.read(file or Path()).changed(parse_changes(changes.changes))
+    if changes.changes:
+        raise ValueError(
+            "--resume needs the experiment as it was, got --set; start anew with "
+            f"undrift run {resume / 'experiment.toml'} --set {changes.changes[0]}."
+        )
+    require(output.out is None, "--resume", "no --out, it goes on in its folder", str(output.out))
+    return read_experiment(resume)
 
 
-def _finish(conducted: "ExperimentResult", *, as_json: bool) -> None:
-    from undrift.report.conclude import finish
+def run_and_print(
+    experiment: "Experiment", name: str, output: Output, *, search: int = 0, **options: Any
+) -> None:
+    """Run an experiment with a progress bar, and print and write what came of it.
 
-    finish(conducted, as_json=as_json)
-    trial = conducted.trials[0]
-    if conducted.single and trial.status == "diverged":
+    `options` are those of `RunOptions`; `search` is the number of cells that Optuna chooses.
+    """
+    from undrift.cli.progress import ProgressBar
+    from undrift.report.terminal import print_results
+    from undrift.runs.runner import RunOptions, run_experiment
+    from undrift.runs.search import run_search
+
+    def start_processes(folder: Path, experiment: "Experiment") -> None:
+        saves = experiment.engine.checkpoint_every > 0 or run_options.checkpoint is not None
+        keeps_folder = run_options.resume is not None
+        _start_processes(None if keeps_folder else folder, experiment, saves=saves)
+
+    if output.processes is not None:
+        experiment = experiment.changed({"engine.processes": output.processes})
+    with ProgressBar(quiet=output.quiet, verbose=output.verbose) as bar:
+        run_options = RunOptions(
+            out=output.out,
+            force=output.force,
+            track=output.track,
+            hash_always=output.as_json,
+            arguments=sys.argv[1:],
+            observer=bar,
+            start_processes=start_processes,
+            **options,
+        )
+        if search:
+            result = run_search(experiment, search, run_options)
+        else:
+            result = run_experiment(experiment, name, run_options)
+    if result.head and result.trials and result.experiment is not None:
+        comparison, as_json = result.comparison(), output.as_json
+        print_results(result.trials, result.experiment, result.folder, comparison, as_json=as_json)
+    if result.stopped:
+        raise typer.Exit(130)
+    if result.single and result.trials[0].status == "diverged":
+        (trial,) = result.trials
         raise DivergenceError(
             trial.reason, round=len(trial.records) + 1, clients=[], everywhere=True
         )
 
 
-def command(name: str) -> Any:
-    """`undrift run NAME`: a method's, or `undrift run file`."""
-    return run_file if name == "file" else _make(name)
+def _start_processes(folder: Path | None, experiment: "Experiment", *, saves: bool) -> None:
+    """Run this command in several processes, with `folder` as its --out, and exit as they do."""
+    from undrift.engine.processes import elastic
+
+    arguments = sys.argv[1:]
+    if folder is not None:
+        arguments = [*elastic.without_option(arguments, "--out"), "--out", str(folder)]
+    engine = experiment.engine
+    code = elastic.in_processes(arguments, engine.processes, engine.max_restarts if saves else 0)
+    raise typer.Exit(code)

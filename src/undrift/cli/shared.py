@@ -1,7 +1,14 @@
-"""The options that `run` and `compare` share, as sections of an experiment."""
+"""The options that several commands have, each group once.
+
+A group is a function whose signature typer reads and whose result is what the options stand for;
+`spell_out` gives a command the options of its groups. Defaults are those of the experiment's
+sections, repeated here because help must not wait for pydantic and torch; a test compares them.
+"""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from undrift.check import require
@@ -17,27 +24,68 @@ from undrift.cli.options import (
     DriftFlag,
     Every,
     Failures,
+    Force,
     Graph,
+    Json,
     Model,
     ModeText,
     NumClients,
+    Out,
     Part,
     Partition,
     Period,
+    Processes,
+    Quiet,
+    Resume,
     Rounds,
     RouteText,
+    Settings,
     Slowdown,
     Target,
     TestSamples,
     There,
+    Timeout,
     TraceText,
+    Track,
     TrainLoss,
+    Verbose,
     Weights,
     WorkText,
 )
 
+FIELDS = {  # option -> the field of an experiment that it sets
+    "data": "data.name",
+    "data_dir": "data.folder",
+    "clients": "data.clients",
+    "partition": "data.partition",
+    "availability": "data.availability",
+    "augment": "data.augment",
+    "test_samples": "data.test_samples",
+    "model": "model.name",
+    "devices": "devices.kind",
+    "slowdown": "devices.slowdown",
+    "failures": "devices.failures",
+    "trace": "devices.trace",
+    "trace_period": "devices.trace_period",
+    "rounds": "training.rounds",
+    "participation": "training.participation",
+    "work": "training.work",
+    "batch_size": "training.batch_size",
+    "weighting": "training.weighting",
+    "topology": "training.topology",
+    "allreduce": "training.allreduce",
+    "weight_decay": "training.weight_decay",
+    "clip": "training.clip",
+    "mode": "engine.mode",
+    "evaluate_every": "evaluation.every",
+    "target": "evaluation.target",
+    "train_loss": "evaluation.train_loss",
+    "drift": "evaluation.drift",
+    "timeout": "engine.timeout",
+}
 
-def shared(
+
+def experiment_options(
     data: Data = "digits",
     data_dir: DataDir = None,
     model: Model = "mlp",
@@ -66,70 +114,32 @@ def shared(
     target: Target = "0.8",
     train_loss: TrainLoss = False,
     drift: DriftFlag = False,
+    timeout: Timeout = 1800.0,
 ) -> dict[str, Any]:
-    """What `run` and `compare` share, as sections of an experiment; typer reads this signature."""
+    """Return the sections of an experiment that these options are, without its methods."""
+    values = dict(locals())
     from undrift.config.shorthand import parse_model, parse_participation
 
-    name, options = parse_model(model)
-    return {
-        "data": {
-            "name": data,
-            "folder": data_dir,
-            "clients": clients,
-            "partition": dealt(partition, dirichlet),
-            "availability": availability,
-            "augment": augment,
-            "test_samples": test_samples,
-        },
-        "model": {"name": name, **options},
-        "training": {
-            "rounds": rounds,
-            "work": work,
-            "batch_size": batch_size,
-            "participation": None if participation is None else parse_participation(participation),
-            "weighting": weighting,
-            "weight_decay": weight_decay,
-            "clip": clip,
-            "topology": topology,
-            "allreduce": allreduce,
-        },
-        "devices": {
-            "kind": devices,
-            "slowdown": slowdown,
-            "failures": failures,
-            "trace": trace,
-            "trace_period": trace_period,
-        },
-        "evaluation": {
-            "every": evaluate_every,
-            "target": _targets(target),
-            "train_loss": train_loss,
-            "drift": drift,
-        },
-        "engine": {"mode": mode},
-    }
+    values["model"], model_options = parse_model(model)
+    values["partition"] = with_dirichlet(partition, dirichlet)
+    values["participation"] = None if participation is None else parse_participation(participation)
+    values["target"] = _targets(target)
+    sections: dict[str, Any] = {}
+    for option, field in FIELDS.items():
+        section, _, name = field.partition(".")
+        sections.setdefault(section, {})[name] = values[option]
+    sections["model"] |= model_options
+    return sections
 
 
-def sections_given(options: dict[str, Any]) -> bool:
-    """Whether any of the shared flags is not as it comes."""
-    usual = {name: p.default for name, p in inspect.signature(shared).parameters.items()}
-    return any(value != usual[name] for name, value in options.items())
+def are_defaults(options: dict[str, Any]) -> bool:
+    """Return whether these options of `experiment_options` are all at their defaults."""
+    parameters = inspect.signature(experiment_options).parameters
+    return all(options[name] == parameters[name].default for name in parameters)
 
 
-def engine(
-    processes: int | None, max_restarts: int, timeout: float, checkpoint_every: int = 0
-) -> dict[str, Any]:
-    """The section of an experiment that these flags are."""
-    return {
-        "processes": 1 if processes is None else processes,
-        "max_restarts": max_restarts,
-        "timeout": timeout,
-        "checkpoint_every": checkpoint_every,
-    }
-
-
-def dealt(partition: str, dirichlet: float | None) -> str:
-    """`--partition` and its short form `--dirichlet` as one."""
+def with_dirichlet(partition: str, dirichlet: float | None) -> str:
+    """Return `--partition` and its short form `--dirichlet` as one."""
     bare = partition.startswith("dirichlet") and ":" not in partition
     remedy = "say it once, as --partition dirichlet:0.3"
     fits = dirichlet is None or bare
@@ -146,14 +156,63 @@ def _targets(text: str) -> list[float]:
         ) from None
 
 
-def spell_out(command: Any, flags: Sequence[inspect.Parameter] = ()) -> Any:
-    """Replace **options of a command by the flags given and those of `shared`, for typer."""
+@dataclass(frozen=True)
+class Output:
+    """Holds the options of where results go and what is printed."""
+
+    out: Path | None
+    force: bool
+    as_json: bool
+    quiet: bool
+    verbose: bool
+    track: Sequence[str]
+    processes: int | None
+
+
+def output_options(
+    out: Out = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    track: Track = None,
+    processes: Processes = None,
+) -> Output:
+    """Return the options that every command has that runs something."""
+    return Output(out, force, as_json, quiet, verbose, track or (), processes)
+
+
+@dataclass(frozen=True)
+class FileChanges:
+    """Holds the options of an experiment that a file or a folder of results says."""
+
+    changes: Sequence[str]
+    resume: Path | None
+
+
+def file_options(set_: Settings = None, resume: Resume = None) -> FileChanges:
+    """Return the options of commands that take an experiment's file."""
+    return FileChanges(set_ or (), resume)
+
+
+def spell_out(
+    command: Any, *groups: Callable[..., Any], flags: Sequence[inspect.Parameter] = ()
+) -> Any:
+    """Return the command with the options of the groups and `flags` in place of `**options`.
+
+    typer reads the signature; the command gives each group its own with `pick`.
+    """
     by_name = inspect.Parameter.KEYWORD_ONLY
     own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    common = [p.replace(kind=by_name) for p in inspect.signature(shared).parameters.values()]
-    first = [p for p in own if p.default is p.empty]
-    rest = [p.replace(kind=by_name) for p in own if p.default is not p.empty]
-    parameters = [*first, *flags, *common, *rest]
+    arguments = [p for p in own if p.kind is not by_name]
+    common = [p for group in groups for p in inspect.signature(group).parameters.values()]
+    options = [*flags, *common, *(p for p in own if p.kind is by_name)]
+    parameters = [*arguments, *(p.replace(kind=by_name) for p in options)]
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def pick(options: dict[str, Any], group: Callable[..., Any]) -> dict[str, Any]:
+    """Return those of the options that the group takes."""
+    return {name: options[name] for name in inspect.signature(group).parameters if name in options}

@@ -1,50 +1,45 @@
-"""`undrift sweep`: every cell of an experiment's grid, resumable; or a search by Optuna."""
+"""`undrift sweep`: every cell of an experiment's sweep, or those that a search chooses."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from undrift.cli.options import Force, Json, Out, Processes, Quiet, Resume, Settings, Track, Verbose
+from undrift.cli.shared import file_options, output_options, pick, spell_out
 
 
 def sweep(
     file: Annotated[Path | None, typer.Argument(help="An experiment with a sweep section.")] = None,
+    *,
     search: Annotated[
         int, typer.Option(help="So many cells, chosen by Optuna, instead of all.")
     ] = 0,
-    set_: Settings = None,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    track: Track = None,
-    processes: Processes = None,
+    **options: Any,
 ) -> None:
     """Try every combination that the file's sweep section names; two fields give a heat map.
 
     Example: undrift sweep experiment.toml --set training.rounds=20
     """
-    from undrift.cli.run import read
-    from undrift.report.conclude import finish
+    from undrift.cli.run import read_file, run_and_print
     from undrift.runs.jobs import read_choice
-    from undrift.runs.runner import RunOptions, conduct
 
-    experiment = read(file, resume, set_, out, processes)
+    output = output_options(**pick(options, output_options))
+    changes = file_options(**pick(options, file_options))
+    experiment = read_file(file, changes, output)
     if experiment.sweep.empty:
         raise ValueError(
             "sweep needs values to try, got an experiment without; add [sweep.grid] with a line "
             'such as "method.lr" = [0.03, 0.1, 0.3], or use undrift run.'
         )
-    reads = [file] if file else []
-    asked = RunOptions(out, force, resume, quiet, verbose, track or (), reads=reads, hashes=as_json)
-    begun = None if resume is None else read_choice(resume)
-    if search or begun is not None:
-        from undrift.runs.search import searched
+    choice = None if changes.resume is None else read_choice(changes.resume)
+    run_and_print(
+        experiment,
+        "sweep",
+        output,
+        search=search or (0 if choice is None else choice.count),
+        resume=changes.resume,
+        reads=[file] if file else [],
+    )
 
-        conducted = searched(experiment, search or (begun.count if begun else 0), asked)
-    else:
-        conducted = conduct(experiment, "sweep", asked)
-    finish(conducted, as_json=as_json)
+
+spell_out(sweep, file_options, output_options)

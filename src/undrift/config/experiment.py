@@ -21,8 +21,9 @@ from pydantic import Field, ValidationError, model_validator
 from undrift.check import nearest, require
 from undrift.config.hyperparameters import can_be_none, require_names
 from undrift.config.messages import describe_validation_error
-from undrift.config.methods import Method, Range, Sweep, absolute
+from undrift.config.methods import Method, absolute_name
 from undrift.config.sections import Data, Devices, Engine, Evaluation, Model, Part, Training
+from undrift.config.sweep import Range, Sweep
 from undrift.core import AllReduce, Federated, Gossip
 
 SUFFIX = ".toml"
@@ -35,7 +36,7 @@ FAMILIES = {  # the options of training that concern one family of methods only
 
 
 class Experiment(Part):
-    """Everything that decides what a run computes."""
+    """Holds everything that decides what a run computes."""
 
     title: str = Field("", description="Of tables and the report.")
     seeds: list[Seed] = Field([0], description="One repetition each, the same for all methods.")
@@ -51,8 +52,8 @@ class Experiment(Part):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         require(bool(self.methods), "methods", "at least one method", [])
-        alone = len(set(self.seeds)) == len(self.seeds) > 0
-        require(alone, "seeds", "different seeds, at least one", self.seeds)
+        distinct = len(set(self.seeds)) == len(self.seeds) > 0
+        require(distinct, "seeds", "different seeds, at least one", self.seeds)
         titles = [method.title for method in self.methods]
         twice = next((title for title in titles if titles.count(title) > 1), None)
         remedy = "give them labels, such as label = 'FedAvg, 5 epochs'"
@@ -63,21 +64,19 @@ class Experiment(Part):
         return self
 
     def _check_families(self) -> None:
-        """Refuse an option that concerns none of the methods."""
+        """Raise if an option concerns none of the methods."""
         classes = [method.cls for method in self.methods]
         for option, (family, kind) in FAMILIES.items():
-            given = getattr(self.training, option)
-            if given is not None and not any(issubclass(cls, family) for cls in classes):
+            value = getattr(self.training, option)
+            if value is not None and not any(issubclass(cls, family) for cls in classes):
                 names = ", ".join(cls.__name__ for cls in classes)
                 raise ValueError(f"training.{option} needs {kind}, got {names}; leave it out.")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Experiment:
-        """From nested dictionaries, as TOML gives them."""
-        table = isinstance(values, Mapping)
-        require(
-            table, "Experiment.of", "nested dictionaries", values, "files go to Experiment.read"
-        )
+        """Return the experiment of nested dictionaries, as TOML gives them."""
+        nested, remedy = isinstance(values, Mapping), "files go to Experiment.read"
+        require(nested, "Experiment.of", "nested dictionaries", values, remedy)
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -85,7 +84,7 @@ class Experiment(Part):
 
     @classmethod
     def read(cls, path: str | Path) -> Experiment:
-        """From a TOML file."""
+        """Return the experiment of a TOML file."""
         path = Path(path)
         if not path.is_file():
             got = f"the folder {str(path)!r}" if path.is_dir() else repr(str(path))
@@ -101,45 +100,45 @@ class Experiment(Part):
                 f"{path} needs to be text in UTF-8, got byte 0x{error.object[error.start]:02x} at "
                 f"position {error.start}; save it as UTF-8."
             ) from None
-        for method in values.get("methods", []):  # one's own may lie beside the file
+        for method in values.get("methods", []):  # A user's own method may lie beside the file.
             if isinstance(method, dict) and isinstance(method.get("name"), str):
-                method["name"] = absolute(method["name"], path.parent)
+                method["name"] = absolute_name(method["name"], path.parent)
         try:
             return cls.of(values)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     def values(self) -> dict[str, Any]:
-        """Nested dictionaries of TOML's types; what is None is left out."""
+        """Return nested dictionaries of TOML's types, without what is None."""
         plain: dict[str, Any] = _plain(self.model_dump(exclude_none=True))
         return plain
 
     def to_toml(self) -> str:
+        """Return the experiment as the text of a TOML file."""
         import tomli_w
 
         return tomli_w.dumps(self.values())
 
     def changed(self, changes: Mapping[str, Any]) -> Experiment:
-        """With other values by dotted names: `training.rounds`, `fedspeed.lam`, `methods[0].lr`, or
-        `method.lr`, which is of all.
+        """Return the experiment with other values, by dotted names.
 
-        None goes back to what is taken where nothing is said; for a hyper-parameter that can be
-        none, it is that.
+        Names are `training.rounds`, `fedspeed.lam`, `methods[0].lr`, and `method.lr` for all.
+        None takes a field back to its default; a hyper-parameter that can be none becomes none.
         """
         values = self.values()
         for path, value in changes.items():
             for place in self._places(path, values):
-                nothing = value is None or (place.nullable and str(value).lower() == "none")
-                said = place.none if nothing else value
-                if said is None:
+                is_none = value is None or (place.nullable and str(value).lower() == "none")
+                new = place.none if is_none else value
+                if new is None:
                     place.owner.pop(place.name, None)
                 else:
-                    place.owner[place.name] = said
+                    place.owner[place.name] = new
         return Experiment.of(values)
 
     def _places(self, path: str, values: dict[str, Any]) -> list[_Place]:
-        """Where a dotted name is in these values: once, or in each method that it names."""
-        section, dot, name = path.rpartition(".")  # a method of one's own has dots in its name
+        """Return where a dotted name is in these values: one place, or one in each method."""
+        section, dot, name = path.rpartition(".")  # The section may be a class with dots.
         if not dot:
             if path in ("title", "seeds"):
                 return [_Place(values, path)]
@@ -154,26 +153,28 @@ class Experiment(Part):
             nullable = name in known and _takes_none(known[name].annotation)
             return [_Place(values.setdefault(section, {}), name, nullable=nullable)]
         every = section in ("method", "methods")
-        found = [
+        places = [
             _place(method, owner, name)
             for i, (method, owner) in enumerate(zip(self.methods, values["methods"], strict=True))
             if every or section == f"methods[{i}]" or is_named(method, section)
         ]
-        if not found:
+        if not places:
             names = [*kinds, "method", *(method.name for method in self.methods)]
             names.remove("sweep")
             raise ValueError(
                 f"{path!r} needs a section or a method of the experiment before its dot, got "
                 f"{section!r}{nearest(section, names)}; there are {', '.join(names)}."
             )
-        return found
+        return places
 
 
 class _Place(NamedTuple):
-    owner: dict[str, Any]
+    """Says where a field of an experiment is written."""
+
+    owner: dict[str, Any]  # the table that has the field
     name: str
-    none: str | None = None  # what None is there, if it is not to say nothing
-    nullable: bool = False  # whether "none" says nothing there
+    none: str | None = None  # the text of None; without it None removes the field
+    nullable: bool = False  # whether the text "none" removes the field, too
 
 
 def _place(method: Method, owner: dict[str, Any], name: str) -> _Place:
@@ -189,7 +190,7 @@ def _takes_none(annotation: Any) -> bool:
 
 
 def is_named(method: Method, text: str) -> bool:
-    """Whether a field's section names this method."""
+    """Return whether a field's section names this method."""
     return text.lower() in (method.name.lower(), method.title.lower())
 
 
@@ -205,26 +206,26 @@ def _paths() -> list[str]:
 
 
 def _plain(values: Any) -> Any:
-    """As TOML has it, without empty tables, which say nothing."""
+    """Return values as TOML has them, without empty tables and lists."""
     if isinstance(values, dict):
-        kept = {key: _plain(value) for key, value in values.items()}
-        return {key: value for key, value in kept.items() if value not in ({}, [])}
+        plain = {key: _plain(value) for key, value in values.items()}
+        return {key: value for key, value in plain.items() if value not in ({}, [])}
     if isinstance(values, list):
         return [_plain(value) for value in values]
     return str(values) if isinstance(values, Path) else values
 
 
 def from_text(text: str) -> Any:
-    """A value as TOML would read it; text that TOML does not know is text."""
+    """Return a value as TOML reads it; text that TOML does not know is text."""
     try:
-        (found,) = tomllib.loads(f"value = {text}").values()
-    except (tomllib.TOMLDecodeError, ValueError):  # or several values on several lines
+        (value,) = tomllib.loads(f"value = {text}").values()
+    except (tomllib.TOMLDecodeError, ValueError):  # Several lines may hold several values.
         return None if text.lower() == "none" else text
-    return found
+    return value
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """`--set a.b=1` as a dictionary."""
+    """Return texts such as `a.b=1`, as `--set` has them, as a dictionary."""
     changes: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, as one sentence with the field, what it needs, and what it got."""
+"""One sentence for what pydantic finds wrong: the field, what it needs, and what it got."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ _LIMITS = {
     "less_than_equal": ("le", "a number <= {}"),
     "less_than": ("lt", "a number < {}"),
 }
-_MEMBERS = ("int", "float", "list[", "function-")  # of unions, as pydantic calls them
+_UNION_MEMBERS = ("int", "float", "list[", "function-")  # pydantic's names for them
 
 
 def describe_validation_error(error: ValidationError, root: type[BaseModel]) -> str:
-    """The first thing that is wrong; of the others, how many fields they concern."""
-    # A name that is not known comes first: what is missing may be meant by it.
-    found = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    places = [_place(each["loc"]) for each in found]
+    """Return a sentence on the first error, and on how many other fields have errors.
+
+    An unknown name is the first error, because a user who mistypes a name also lacks a field.
+    """
+    errors = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    places = [_place(each["loc"]) for each in errors]
     others = len(set(places)) - 1
     more = (
         f" ({others} more {'fields do' if others > 1 else 'field does'} not fit)" if others else ""
     )
-    alike = [each for each, place in zip(found, places, strict=True) if place == places[0]]
-    return _sentence(places[0], alike, root).removesuffix(".") + f"{more}."
+    first = [each for each, place in zip(errors, places, strict=True) if place == places[0]]
+    return _sentence(places[0], first, root).removesuffix(".") + f"{more}."
 
 
-def _sentence(place: tuple[str, ...], found: Sequence[Mapping[str, Any]], root: Any) -> str:
-    """`found` are a field's errors: several where it takes several types."""
-    first = found[0]
+def _sentence(place: tuple[str, ...], errors: Sequence[Mapping[str, Any]], root: Any) -> str:
+    """Return the sentence on one field's errors; a field of several types has several."""
+    first = errors[0]
     kind, name, got = first["type"], _dotted(place), first["input"]
     if kind == "value_error":
         return _with_section(str(first["ctx"]["error"]), place)
@@ -60,11 +62,11 @@ def _sentence(place: tuple[str, ...], found: Sequence[Mapping[str, Any]], root: 
     if kind == "literal_error":
         choices = [str(choice) for choice in _choices(first["ctx"]["expected"])]
         return f"{name} needs one of {', '.join(choices)}, got {got!r}{nearest(str(got), choices)}."
-    kinds = dict.fromkeys(_expected(each) for each in found)
+    kinds = dict.fromkeys(_expected(each) for each in errors)
     if "a number" in kinds:
-        kinds.pop("a whole number", None)  # which is one
+        kinds.pop("a whole number", None)  # "a number" includes it.
     expected = " or ".join(kinds)
-    return f"{name} needs {expected}, got {got!r}{_remedy(found, got)}."
+    return f"{name} needs {expected}, got {got!r}{_remedy(errors, got)}."
 
 
 def _expected(error: Mapping[str, Any]) -> str:
@@ -76,8 +78,8 @@ def _expected(error: Mapping[str, Any]) -> str:
     return _KINDS.get(stem, str(error["msg"]).removeprefix("Input should be "))
 
 
-def _remedy(found: Sequence[Mapping[str, Any]], got: Any) -> str:
-    kinds = {each["type"] for each in found}
+def _remedy(errors: Sequence[Mapping[str, Any]], got: Any) -> str:
+    kinds = {each["type"] for each in errors}
     if "list_type" in kinds and isinstance(got, Mapping):
         return "; write its name in double brackets, as in [[methods]]"
     if "string_type" in kinds and isinstance(got, int | float):
@@ -88,7 +90,7 @@ def _remedy(found: Sequence[Mapping[str, Any]], got: Any) -> str:
 
 
 def _bare(text: str) -> bool:
-    """Whether text would be a number or true or false without its quotes."""
+    """Return whether text would be a number, true or false without its quotes."""
     try:
         float(text)
     except ValueError:
@@ -97,37 +99,37 @@ def _bare(text: str) -> bool:
 
 
 def _choices(expected: str) -> list[str]:
-    """The words of "'auto', 'loop' or 'stacked'"."""
+    """Return the words of "'auto', 'loop' or 'stacked'"."""
     return [word.strip("' ") for word in expected.replace(" or ", ", ").split(", ")]
 
 
-def _with_section(said: str, place: tuple[str, ...]) -> str:
-    """A field's own sentence begins with its bare name; here it stands in a section."""
-    if len(place) > 1 and said.startswith(f"{place[-1]} "):
-        return f"{_dotted(place[:-1])}.{said}"
-    return said
+def _with_section(sentence: str, place: tuple[str, ...]) -> str:
+    """Return a field's own sentence with the section before the field's name."""
+    if len(place) > 1 and sentence.startswith(f"{place[-1]} "):
+        return f"{_dotted(place[:-1])}.{sentence}"
+    return sentence
 
 
 def _place(loc: Sequence[Any]) -> tuple[str, ...]:
-    """Where it is, without pydantic's names for the members of a union."""
+    """Return the field's place, without pydantic's names for the members of a union."""
     parts = [str(part) for part in loc]
-    while len(parts) > 1 and parts[-1].startswith(_MEMBERS):
+    while len(parts) > 1 and parts[-1].startswith(_UNION_MEMBERS):
         parts.pop()
     return tuple(parts)
 
 
 def _dotted(place: Sequence[str]) -> str:
-    """`methods[0].lr`, as one would write it in Python."""
+    """Return a place as Python writes it: `methods[0].lr`."""
     text = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in place)
     return text.removeprefix(".")
 
 
 def _owner(place: tuple[str, ...], root: Any) -> tuple[str, list[str]]:
-    """The section that a name was looked for in, and the names it has."""
+    """Return the section that should have a name, and the names that it has."""
     kind = root
     for part in place[:-1]:
         field = kind.model_fields.get(part)
         inner = None if field is None else field.annotation
         kind = inner if isinstance(inner, type) else kind
-    whole = "An experiment" if root.__name__ == "Experiment" else f"A {root.__name__.lower()}"
-    return _dotted(place[:-1]) or whole, list(kind.model_fields)
+    root_name = "An experiment" if root.__name__ == "Experiment" else f"A {root.__name__.lower()}"
+    return _dotted(place[:-1]) or root_name, list(kind.model_fields)

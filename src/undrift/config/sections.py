@@ -1,7 +1,7 @@
 """The sections of an experiment that all its methods share.
 
-What they hold is what their fields' descriptions say; `undrift init` writes them into a file.
-Types are taken at their word: the text "10" is not a number, and true is not one.
+The descriptions of the fields say what they hold; `undrift init` writes them into a file. Types are
+strict: neither the text "10" nor true is a number.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ FilePath = Annotated[Path, Field(strict=False)]  # text is how TOML has it
 
 
 def parsed_by(parse: Callable[[str], object]) -> AfterValidator:
-    """Text that stays text, if this can read it."""
+    """Return a validator of text that `parse` must be able to read; the text stays as it is."""
 
-    def checked(text: str) -> str:
+    def validate(text: str) -> str:
         parse(text)
         return text
 
-    return AfterValidator(checked)
+    return AfterValidator(validate)
 
 
-def _kernel_wish(given: Any) -> Any:
-    """Said in one sentence, where a union would have one for each of its members."""
-    known = isinstance(given, bool) or given in ("always", "require")
-    require(known, "kernels", 'true, false, "always" or "require"', given)
-    return given
+def _check_kernels(value: Any) -> Any:
+    """Return the value, or refuse it in one sentence; pydantic has one for each type."""
+    valid = isinstance(value, bool) or value in ("always", "require")
+    require(valid, "kernels", 'true, false, "always" or "require"', value)
+    return value
 
 
 WorkForm = Annotated[str, parsed_by(parse_work)]
@@ -55,14 +55,17 @@ PartitionForm = Annotated[str, parsed_by(partition.validate_shorthand)]
 AvailabilityForm = Annotated[str, parsed_by(lambda text: parse_availability(text, seed=0))]
 
 
+KernelForm = Annotated[bool | Literal["always", "require"], BeforeValidator(_check_kernels)]
+
+
 class Part(BaseModel):
-    """A section of an experiment; unknown names are refused."""
+    """A section of an experiment, which refuses unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Data(Part):
-    """What is learned from, and how it is dealt to clients."""
+    """Selects the data set and splits it among clients."""
 
     name: str = Field("digits", description="Data set; `undrift data list` shows all.")
     folder: FilePath | None = Field(None, description="Where data sets are looked for first.")
@@ -90,7 +93,7 @@ class Data(Part):
 
 
 class Model(Part):
-    """The network."""
+    """Selects the network."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -102,7 +105,8 @@ class Model(Part):
             near, known = nearest(self.name, models.MODELS), ", ".join(models.MODELS)
             raise ValueError(f"model.name needs one of {known}, got {self.name!r}{near}.")
         names = models.option_names(self.name)
-        free = self.name in ("distilbert", "huggingface")  # what else they take is theirs to say
+        # Models of Hugging Face check their further options themselves.
+        free = self.name in ("distilbert", "huggingface")
         for name, value in (self.model_extra or {}).items():
             if name not in names and not free:
                 has = f"; it has {', '.join(names)}" if names else ""
@@ -116,12 +120,13 @@ class Model(Part):
 
     @property
     def text(self) -> str:
+        """Return the model as the command line has it, such as `resnet18-gn:stem=7`."""
         options = ",".join(f"{name}={value}" for name, value in (self.model_extra or {}).items())
         return f"{self.name}:{options}" if options else self.name
 
 
 class Training(Part):
-    """What all methods have in common."""
+    """Sets what all methods have in common."""
 
     rounds: Annotated[int, Field(ge=0)] = Field(50, description="Communication rounds.")
     work: WorkForm | None = Field(
@@ -143,16 +148,16 @@ class Training(Part):
 
     @field_validator("participation")
     @classmethod
-    def _some(cls, given: int | float | None) -> int | float | None:
-        if given is not None:
-            some = given >= 1 if isinstance(given, int) else 0 < given <= 1
+    def _someone(cls, share: int | float | None) -> int | float | None:
+        if share is not None:
+            valid = share >= 1 if isinstance(share, int) else 0 < share <= 1
             expected = "a fraction in (0, 1] such as 0.5 or a count such as 10"
-            require(some, "participation", expected, given)
-        return given
+            require(valid, "participation", expected, share)
+        return share
 
 
 class Devices(Part):
-    """What clients run on, for a simulated clock."""
+    """Describes the devices that clients run on, for a simulated clock."""
 
     kind: str | None = Field(
         None, description="phone, gpu-node, ...; phone:9,gpu-node:1; or a CSV file."
@@ -168,19 +173,19 @@ class Devices(Part):
 
     @model_validator(mode="after")
     def _needed(self) -> Self:
-        """Refuse what devices do where there are none."""
+        """Raise if something is said of devices and none are named."""
         remedy = "say devices.kind = 'phone' (--devices phone)"
         for name in ("slowdown", "failures", "trace"):
-            given = getattr(self, name)
-            alone = bool(given) and self.kind is None
-            require(not alone, f"devices.{name}", "the kind of devices", str(given), remedy)
-        alone = self.trace_period is not None and self.trace is None
-        require(not alone, "devices.trace_period", "a trace beside it", self.trace_period)
+            value = getattr(self, name)
+            lacks_kind = bool(value) and self.kind is None
+            require(not lacks_kind, f"devices.{name}", "the kind of devices", str(value), remedy)
+        lacks_trace = self.trace_period is not None and self.trace is None
+        require(not lacks_trace, "devices.trace_period", "a trace beside it", self.trace_period)
         return self
 
 
 class Evaluation(Part):
-    """What is measured, and when."""
+    """Says what is measured, and when."""
 
     every: Count = Field(1, description="Rounds between tests; the last is always tested.")
     target: Annotated[list[Share], Field(min_length=1)] = Field(
@@ -197,20 +202,20 @@ class Evaluation(Part):
 
     @field_validator("target", mode="before")
     @classmethod
-    def _several(cls, given: Any) -> Any:
-        return list(given) if isinstance(given, list | tuple) else [given]
+    def _as_list(cls, targets: Any) -> Any:
+        return list(targets) if isinstance(targets, list | tuple) else [targets]
 
 
 class Engine(Part):
-    """How it is run; results do not depend on it beyond the rounding of sums."""
+    """Says how runs are executed; results depend on it only by the rounding of sums."""
 
     mode: Literal["auto", "loop", "threads", "stacked"] = Field(
         "auto", description="auto, loop, threads or stacked."
     )
     threads: Count | None = Field(None, description="Clients side by side in the mode threads.")
     compile: bool = Field(False, description="Gradients by torch.compile, for long runs.")
-    kernels: Annotated[bool | Literal["always", "require"], BeforeValidator(_kernel_wish)] = Field(
-        True, description="Compiled gradients of small nets: true, false, always or require."
+    kernels: Annotated[bool | Literal["always", "require"], BeforeValidator(_check_kernels)] = (
+        Field(True, description="Compiled gradients of small nets: true, false, always or require.")
     )
     processes: Count = Field(1, description="Processes of this machine that share the clients.")
     max_restarts: Annotated[int, Field(ge=0)] = Field(3, description="When a process is lost.")

@@ -14,6 +14,7 @@ from undrift.devices import Jitter, Stragglers
 
 
 def parse_participation(text: str) -> float | int:
+    """Return `0.5` as a fraction of the clients and `10` as a count."""
     try:
         return int(text) if text.strip().isdigit() else float(text)
     except ValueError as error:
@@ -27,6 +28,7 @@ def _deadline(seconds: float, epochs: float | None = None) -> Work:
 
 
 def parse_work(text: str) -> Work:
+    """Return the local work of a text such as `steps:10`, `epochs:5` or `deadline:60:5`."""
     makers: dict[str, tuple[Callable[..., Work], Callable[[str], Any]]] = {
         "steps": (Steps, int),
         "epochs": (Epochs, float),
@@ -50,6 +52,7 @@ def parse_work(text: str) -> Work:
 
 
 def parse_slowdown(text: str) -> Stragglers | Jitter:
+    """Return the slowdown of `stragglers:0.1:5` or `jitter:0.3`."""
     makers: dict[str, Callable[..., Stragglers | Jitter]] = {
         "stragglers": Stragglers,
         "jitter": Jitter,
@@ -67,7 +70,7 @@ def parse_slowdown(text: str) -> Stragglers | Jitter:
 
 
 def parse_availability(text: str, seed: int) -> Availability:
-    """`resampled:250:100` (active, every) or `replaced:250:100:0.5` (and with what chance)."""
+    """Return the availability of `resampled:ACTIVE:EVERY` or `replaced:ACTIVE:EVERY:CHANCE`."""
     makers: dict[str, Callable[..., Availability]] = {"resampled": Resampled, "replaced": Replaced}
     name, *parts = text.split(":")
     require_choice("availability", "its first word", name, makers)
@@ -83,7 +86,7 @@ def parse_availability(text: str, seed: int) -> Availability:
 
 
 def parse_model(text: str) -> tuple[str, dict[str, Any]]:
-    """`resnet18-gn:stem=7,projection=256` as a name and its options."""
+    """Return the name and the options of a text such as `resnet18-gn:stem=7,projection=256`."""
     name, _, rest = text.partition(":")
     require_choice("model", "its name", name, models.MODELS)
     options: dict[str, Any] = {}

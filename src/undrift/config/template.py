@@ -1,4 +1,4 @@
-"""The commented file that `undrift init` writes, made from the experiment's own fields."""
+"""The commented file that `undrift init` writes, made from the fields of an experiment."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _SWEEP = """
 """
 
 
-def starter(names: Sequence[str]) -> str:
-    """A file that runs as it is, with everything else in comments."""
+def experiment_template(names: Sequence[str]) -> str:
+    """Return a file that runs as it is, with all other fields in comments."""
     lines = []
     for section, field in Experiment.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Part) and section != "sweep":
             lines += ["", f"[{section}]  # {(kind.__doc__ or '').strip().splitlines()[0]}"]
             for name, own in kind.model_fields.items():
-                lines += _field(name, own, _said(names).get(section, {}))
+                lines += _field_lines(name, own, _values(names).get(section, {}))
     for name in names:
         lines += [
             "",
@@ -50,8 +50,8 @@ def starter(names: Sequence[str]) -> str:
     return _HEAD + "\n".join(lines) + "\n" + _SWEEP
 
 
-def _said(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the file says aloud; peers have other work, and no server that chooses among them."""
+def _values(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the values that are not in comments: peers have no participation and other work."""
     training: dict[str, Any] = {"rounds": 20, "batch_size": 20}
     if all(issubclass(method_class(name), Federated) for name in names):
         training |= {"work": "epochs:2", "participation": 0.5}
@@ -62,12 +62,15 @@ def _said(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _field(name: str, field: FieldInfo, said: dict[str, Any]) -> list[str]:
-    about = textwrap.wrap(field.description or "", 96, initial_indent="# ", subsequent_indent="# ")
+def _field_lines(name: str, field: FieldInfo, values: dict[str, Any]) -> list[str]:
+    comment = textwrap.wrap(
+        field.description or "", 96, initial_indent="# ", subsequent_indent="# "
+    )
     default = field.get_default(call_default_factory=True)
-    if name in said:
-        return [*about, f"{name} = {_toml(said[name])}"]
-    return [*about, f"# {name} = {_toml(default)}" if default is not None else f"# {name}: not set"]
+    if name in values:
+        return [*comment, f"{name} = {_toml(values[name])}"]
+    line = f"# {name}: not set" if default is None else f"# {name} = {_toml(default)}"
+    return [*comment, line]
 
 
 def _hyper_parameters(cls: type) -> list[str]:
@@ -83,4 +86,5 @@ def _hyper_parameters(cls: type) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    return json.dumps(value)  # which is TOML, too, for text, numbers, truth and lists of them
+    """Return a value as TOML, which for text, numbers, truth and lists is what JSON is."""
+    return json.dumps(value)

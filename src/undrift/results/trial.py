@@ -82,6 +82,11 @@ def by_label(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
     return groups
 
 
+def mean_last(seeds: Sequence[Trial]) -> float:
+    """Return the mean over seeds of `Trial.last`; a run that diverged counts as 0."""
+    return float(np.mean([t.last if t.status == "finished" else 0.0 for t in seeds]))
+
+
 class Journal:
     """Writes a trial's files while it runs, and drops the rounds that a resumed trial repeats.
 

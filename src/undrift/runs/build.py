@@ -1,189 +1,173 @@
-"""From an experiment to runs: data and model by seed, the same for every method, and `simulate`."""
+"""From an experiment to a run: its clients, its model and the call of `simulate`.
+
+Clients and model depend on the seed alone, so every method of a comparison has the same ones.
+"""
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
+
 from undrift import models, topology
+from undrift.config.defaults import (
+    DEFAULT_CLIENTS,
+    DEFAULT_PARTICIPATION,
+    DEFAULT_TOPOLOGY,
+    default_work,
+    with_defaults,
+)
+from undrift.config.experiment import Data, Devices, Experiment, Method, Model
+from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
 from undrift.core import AllReduce, Federated, Gossip
-from undrift.data import Clients, Dataset, Deadline, Steps, load
+from undrift.data import Clients, Dataset, Deadline, Steps, Work, load
 from undrift.devices import Fleet, Trace
 from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
 from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord
-from undrift.engine.simulate import simulate
-from undrift.config.experiment import Data, Devices, Experiment, Method, Model
-from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
-
-DEFAULT_CLIENTS = 20
-DEFAULT_TOPOLOGY, DEFAULT_ROUTE = "erdos-renyi", "ring"
-DEFAULT_PARTICIPATION = 0.5
+from undrift.engine.simulate import check, simulate
 
 
 @lru_cache(maxsize=4)
-def dataset(name: str, folder: Path | None) -> Dataset:
+def load_dataset(name: str, folder: Path | None) -> Dataset:
+    """Return a data set by its name; the last four are remembered."""
     return load(name, folder)
 
 
-@lru_cache(maxsize=8)  # a handful of seeds, each used by every method of a comparison
-def deal(data: Data, seed: int) -> Clients:
-    """The data dealt to clients."""
+@lru_cache(maxsize=8)  # A comparison uses the clients of a few seeds once for every method.
+def build_clients(data: Data, seed: int) -> Clients:
+    """Return the data set as it is split among the clients with this seed."""
     clients = data.clients
     if clients is None and data.partition != "natural":
         clients = DEFAULT_CLIENTS
-    there = None if data.availability is None else parse_availability(data.availability, seed)
-    return dataset(data.name, data.folder).split(
+    availability = data.availability
+    return load_dataset(data.name, data.folder).split(
         data.partition,
         clients,
         seed=seed,
         augment=data.augment,
         test_samples=data.test_samples,
-        availability=there,
+        availability=None if availability is None else parse_availability(availability, seed),
     )
 
 
-def label_counts(clients: Clients, classes: int) -> NDArray[np.int64]:
-    """(clients, classes) how many samples of each label each client holds."""
-    targets = clients.targets.numpy()
-    counted = [np.bincount(targets[clients.of(i)], minlength=classes) for i in range(len(clients))]
-    return np.stack(counted)
+def resolve_experiment(experiment: Experiment) -> Experiment:
+    """Return the experiment with its defaults, and the data set's own number of clients."""
+    experiment = with_defaults(experiment)
+    data, swept = experiment.data, set(experiment.sweep.paths)
+    if data.clients is not None or {"data.clients", "data.partition", "data.name"} & swept:
+        return experiment
+    clients = len(build_clients(data, experiment.seeds[0]))
+    return experiment.model_copy(update={"data": data.model_copy(update={"clients": clients})})
+
+
+def build_model(model: Model, data: Data, seed: int) -> nn.Module:
+    """Return a new model with the parameters that every method starts from with this seed."""
+    return copy.deepcopy(_initial_model(model.text, data, seed))
 
 
 @lru_cache(maxsize=8)
-def _network(text: str, data: Data, seed: int) -> nn.Module:
+def _initial_model(text: str, data: Data, seed: int) -> nn.Module:
+    """Return the model of a text such as `resnet18-gn:stem=7`; callers copy it."""
     name, options = parse_model(text)
-    source = dataset(data.name, data.folder)
-    if name in ("distilbert", "huggingface") and source.vocabulary:
+    dataset = load_dataset(data.name, data.folder)
+    if name in ("distilbert", "huggingface") and dataset.vocabulary:
         raise ValueError(
             f"The model {name} needs tokens of its own tokenizer, got the words of {data.name}; "
             "in Python, read them with undrift.data.read_imdb(folder, encode=...)."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return models.build(name, shape=source.shape, classes=source.classes, **options)
+        return models.build(name, shape=dataset.shape, classes=dataset.classes, **options)
 
 
-def network(model: Model, data: Data, seed: int) -> nn.Module:
-    """The model as every method starts with it; not to be changed."""
-    return _network(model.text, data, seed)
-
-
-def fleet(devices: Devices, clients: int, seed: int) -> Fleet | None:
+def build_fleet(devices: Devices, clients: int, seed: int) -> Fleet | None:
+    """Return the devices that the clients run on, or None if the experiment names none."""
     if devices.kind is None:
         return None
-    there = (
-        None if devices.trace is None else Trace.read(devices.trace, period=devices.trace_period)
-    )
-    slow = None if devices.slowdown is None else parse_slowdown(devices.slowdown)
-    kinds = parse_devices(devices.kind, clients, seed=seed)
-    return Fleet(kinds, slow, devices.failures, there, seed)
-
-
-def default_work(cls: type) -> str:
-    """Steps between two communications, as the documents have them."""
-    if issubclass(cls, AllReduce):
-        return "steps:1"
-    return "steps:10" if issubclass(cls, Gossip) else "gaussian:20:100"
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.absolute()
-
-
-def resolved(experiment: Experiment) -> Experiment:
-    """The same with everything said that was left to defaults."""
-    classes = [method.cls for method in experiment.methods]
-    training = experiment.training
-    said: dict[str, Any] = {}
-    if training.participation is None and any(issubclass(c, Federated) for c in classes):
-        said["participation"] = DEFAULT_PARTICIPATION
-    if training.topology is None and any(issubclass(c, Gossip) for c in classes):
-        said["topology"] = DEFAULT_TOPOLOGY
-    if training.allreduce is None and any(issubclass(c, AllReduce) for c in classes):
-        said["allreduce"] = DEFAULT_ROUTE
-    data, swept = experiment.data, experiment.sweep.paths
-    if data.clients is None and not {"data.clients", "data.partition", "data.name"} & set(swept):
-        data = data.model_copy(update={"clients": len(deal(data, experiment.seeds[0]))})
-    data = data.model_copy(update={"folder": _absolute(data.folder)})
-    devices = experiment.devices
-    devices = devices.model_copy(update={"trace": _absolute(devices.trace)})
-    methods = [method.resolved() for method in experiment.methods]
-    if training.work is None and "training.work" not in swept:
-        usual = {default_work(method.cls) for method in methods if method.work is None}
-        if len(usual) == 1:
-            said["work"] = usual.pop()
-        else:  # a method's own, which overrules the common one
-            methods = [
-                method.model_copy(update={"work": method.work or default_work(method.cls)})
-                for method in methods
-            ]
-    engine = experiment.engine
-    if engine.save_models is None:
-        single = len(methods) * len(experiment.seeds) == 1 and experiment.sweep.empty
-        # Peers in several processes would have to send each other their models for it.
-        single = single and (engine.processes == 1 or issubclass(classes[0], Federated))
-        engine = engine.model_copy(update={"save_models": single})
-    return experiment.model_copy(
-        update={
-            "data": data,
-            "devices": devices,
-            "training": training.model_copy(update=said),
-            "methods": methods,
-            "engine": engine,
-        }
+    trace = devices.trace
+    return Fleet(
+        parse_devices(devices.kind, clients, seed=seed),
+        None if devices.slowdown is None else parse_slowdown(devices.slowdown),
+        devices.failures,
+        None if trace is None else Trace.read(trace, period=devices.trace_period),
+        seed,
     )
 
 
-def start(
+def build_run(experiment: Experiment, method: Method, seed: int, **options: Any) -> Run:
+    """Return the run of one method with one seed; `options` are further keywords of `simulate`."""
+    return simulate(**_arguments(experiment, method, seed, **options))
+
+
+def check_run(experiment: Experiment, method: Method, seed: int, **options: Any) -> None:
+    """Raise what `build_run` would raise, without building the run."""
+    check(**_arguments(experiment, method, seed, **options))
+
+
+def _arguments(
     experiment: Experiment,
     method: Method,
     seed: int,
     *,
     like: ExecutionRecord | None = None,
     **options: Any,
-) -> Run:
-    """One method of an experiment with one seed, ready to be iterated."""
-    training, evaluation = experiment.training, experiment.evaluation
+) -> dict[str, Any]:
+    """Return the arguments of `simulate`, of which `options` overrule the experiment's."""
+    training, evaluation, engine = experiment.training, experiment.evaluation, experiment.engine
     algorithm = method.build()
-    clients = deal(experiment.data, seed)
-    work = parse_work(method.work or training.work or default_work(method.cls))
-    if isinstance(algorithm, Gossip):
-        text = training.topology or DEFAULT_TOPOLOGY
-        options["topology"] = topology.parse(text, len(clients), seed)
-        one_step = algorithm.every_step and not isinstance(work, Deadline)  # which it refuses
-        work = Steps(1) if one_step else work
-    elif isinstance(algorithm, AllReduce):
-        options["allreduce"] = training.allreduce
-    else:
-        share = training.participation
-        options["participation"] = DEFAULT_PARTICIPATION if share is None else share
-    return simulate(
-        algorithm,
-        network(experiment.model, experiment.data, seed),
-        clients,
-        loss=nn.functional.cross_entropy,
-        work=work,
-        batch_size=training.batch_size or None,
-        weighting=training.weighting,
-        rounds=training.rounds,
-        seed=seed,
-        weight_decay=training.weight_decay,
-        clip=training.clip or None,
-        evaluation=EvaluationOptions(
+    clients = build_clients(experiment.data, seed)
+    return {
+        "algorithm": algorithm,
+        "model": build_model(experiment.model, experiment.data, seed),
+        "clients": clients,
+        "loss": nn.functional.cross_entropy,
+        "work": _work(algorithm, method.work or training.work),
+        "batch_size": training.batch_size or None,
+        "weighting": training.weighting,
+        "rounds": training.rounds,
+        "seed": seed,
+        "weight_decay": training.weight_decay,
+        "clip": training.clip or None,
+        "evaluation": EvaluationOptions(
             every=evaluation.every,
             train_loss=evaluation.train_loss,
             node_accuracy=evaluation.node_accuracy,
             gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
         ),
-        execution=ExecutionOptions(
-            threads=experiment.engine.threads, compile=experiment.engine.compile, like=like
-        ),
-        devices=fleet(experiment.devices, len(clients), seed),
-        **{"mode": experiment.engine.mode, "kernels": experiment.engine.kernels, **options},
-    )
+        "execution": ExecutionOptions(threads=engine.threads, compile=engine.compile, like=like),
+        "devices": build_fleet(experiment.devices, len(clients), seed),
+        "mode": engine.mode,
+        "kernels": engine.kernels,
+        **_family_arguments(algorithm, experiment, len(clients), seed),
+        **options,
+    }
+
+
+def _work(algorithm: Any, text: str | None) -> Work:
+    """Return the local work of a round; a method that communicates at every step has one step."""
+    work = parse_work(text or default_work(type(algorithm)))
+    # Gossip methods refuse deadlines themselves, so a deadline stays as it is.
+    if isinstance(algorithm, Gossip) and algorithm.every_step and not isinstance(work, Deadline):
+        return Steps(1)
+    return work
+
+
+def _family_arguments(
+    algorithm: Any, experiment: Experiment, clients: int, seed: int
+) -> dict[str, Any]:
+    """Return the arguments that only methods of the algorithm's family take."""
+    training = experiment.training
+    if isinstance(algorithm, Federated):
+        share = training.participation
+        return {"participation": DEFAULT_PARTICIPATION if share is None else share}
+    if isinstance(algorithm, Gossip):
+        links = topology.parse(training.topology or DEFAULT_TOPOLOGY, clients, seed)
+        return {"topology": links}
+    if isinstance(algorithm, AllReduce):
+        return {"allreduce": training.allreduce}
+    return {}

@@ -6,77 +6,60 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 from undrift.check import require
+from undrift.config.experiment import Experiment
 from undrift.engine.processes.rendezvous import restarted
 from undrift.errors import UndriftError
-from undrift.config.experiment import Experiment
 from undrift.files import target_name
-from undrift.results.trial import Trial, read_trial, read_trials, write_result
-from undrift.runs.jobs import SEARCH, jobs, read_choice
+from undrift.results.filenames import (
+    CHECKPOINTS,
+    CURVES,
+    ENVIRONMENT,
+    EXPERIMENT,
+    FIGURES,
+    LABEL_COUNTS,
+    MODEL,
+    PARTITION,
+    REPORT,
+    SEARCH,
+    TRACKED,
+)
+from undrift.results.trial import read_trial, read_trials, write_result
+from undrift.runs.jobs import jobs, read_choice
+from undrift.runs.partition import read_partition
+from undrift.runs.result import ExperimentResult
 
-EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
-CURVES, PARTITION, REPORT = "curves.png", "partition.png", "report.html"
-DEALT = "partition.json"  # (clients, labels) samples
-MODEL = "model.safetensors"
-CHECKPOINTS, FIGURES, TRACKED = "checkpoints", "figures", "tracked"
-_FIXED = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, DEALT, MODEL, SEARCH)
-_OF_A_TRIAL = (".json", ".jsonl", ".csv", ".drift.jsonl", f"-{MODEL}")
+_EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH)
+_TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", ".drift.jsonl", f"-{MODEL}")
 _PICTURES = (".png", ".pdf", ".svg")
 _SERVICES = {"tensorboard", "mlflow", "wandb"}
 
 
-def _ours(out: Path) -> set[Path]:
-    """What a run has written into a folder; nothing, unless it holds an experiment of ours."""
-    if [path.name for path in out.iterdir()] == [PARTITION]:  # of `undrift data show`
-        return {out / PARTITION}
-    if not all((out / name).is_file() for name in (EXPERIMENT, ENVIRONMENT)):
-        return set()
-    trials = {path.stem for path in out.glob("*.json") if path.with_suffix(".jsonl").is_file()}
-    names = {*_FIXED, *(f"{trial}{suffix}" for trial in trials for suffix in _OF_A_TRIAL)}
-    found = {out / name for name in names}
-    found |= {path for path in out.iterdir() if target_name(path) in names}
-    found |= set(out.glob("heat-*.png"))
-    if _names(out / CHECKPOINTS) <= trials:
-        found.add(out / CHECKPOINTS)
-    if _names(out / TRACKED) <= _SERVICES:
-        found.add(out / TRACKED)
-    if all(Path(name).suffix in _PICTURES for name in _names(out / FIGURES)):
-        found.add(out / FIGURES)
-    return {path for path in found if path.exists()}
-
-
-def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+def choose_folder(out: Path | None, name: str) -> Path:
+    """Return the folder to write to: `out`, or the first free one of `runs/NAME-1` and so on."""
+    if out is not None:
+        return out
+    numbered = (Path("runs") / f"{name}-{i}" for i in range(1, 10**6))
+    free = next(path for path in numbered if not path.exists())
+    last = Path("runs") / f"{name}-{int(free.name.rpartition('-')[2]) - 1}"
+    # A process that was started again goes on in the folder that it had claimed before.
+    return last if restarted() and last.exists() else free
 
 
 def claim(
-    out: Path | None,
-    name: str,
-    *,
-    force: bool = False,
-    going_on: bool = False,
-    write: bool = True,
-    reads: Sequence[Path] = (),
-) -> Path:
-    """The folder to write to; never one that holds something else, unless told so.
+    out: Path, *, force: bool = False, resume: bool = False, reads: Sequence[Path] = ()
+) -> None:
+    """Make the folder, and refuse one that holds anything.
 
-    A run that goes on from a checkpoint may go on in its folder, too. Of several processes one
-    writes; for the others there is nothing to claim. What the run itself `reads` is not removed by
-    force.
+    A folder with files is taken if the run goes on in it (`resume`), or if `force` allows to remove
+    what an earlier run has written; what the run itself `reads` is never removed.
     """
-    if out is None:
-        numbered = (Path("runs") / f"{name}-{i}" for i in range(1, 10**6))
-        free = next(path for path in numbered if not path.exists())
-        last = Path("runs") / f"{name}-{int(free.name.rpartition('-')[2]) - 1}"
-        out = last if restarted() and last.exists() else free  # ours, before it was started again
-    if not write or restarted():
-        return out
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out needs a folder, got the file {str(out)!r}.")
-    if out.exists() and any(out.iterdir()) and not going_on:
+    if out.exists() and any(out.iterdir()) and not resume:
         _clear(out, force=force, reads=reads)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -84,79 +67,95 @@ def claim(
         raise ValueError(
             f"--out needs a folder that can be made, got {str(out)!r}: {error.strerror}."
         ) from error
-    return out
 
 
 def _clear(out: Path, *, force: bool, reads: Sequence[Path]) -> None:
-    ours = _ours(out)
-    foreign = sorted(path.name for path in out.iterdir() if path not in ours)
+    """Remove what an earlier run has written; raise if there is anything else, or no `force`."""
+    own_files = _own_files(out)
+    foreign = sorted(path.name for path in out.iterdir() if path not in own_files)
     if foreign or not force:
-        resumable = (out / ENVIRONMENT).is_file()
-        ways = ["choose another name"]
-        ways += [f"go on with undrift run --resume {out}"] if resumable else []
-        ways += [] if foreign else ["replace it with --force"]
-        kept = f" (--force does not touch {foreign[0]!r})" if foreign else ""
+        remedies = ["choose another name"]
+        if (out / ENVIRONMENT).is_file():
+            remedies.append(f"go on with undrift run --resume {out}")
+        if not foreign:
+            remedies.append("replace it with --force")
+        untouched = f" (--force does not touch {foreign[0]!r})" if foreign else ""
         raise ValueError(
             f"--out needs a new folder, got {str(out)!r} with files in it; "
-            f"{', or '.join(ways)}{kept}."
+            f"{', or '.join(remedies)}{untouched}."
         )
     for path in reads:
         inside = path.resolve().is_relative_to(out.resolve())
-        require(not inside, "--force", f"to leave {path}, which the run reads", str(out), _ELSE)
-    for path in ours:
+        expected = f"to leave {path}, which the run reads"
+        require(not inside, "--force", expected, str(out), "choose another --out")
+    for path in own_files:
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
 
 
-_ELSE = "choose another --out"
+def _own_files(out: Path) -> set[Path]:
+    """Return what a run has written into a folder: nothing, unless it holds an experiment."""
+    if [path.name for path in out.iterdir()] == [PARTITION]:  # `undrift data show` has written it.
+        return {out / PARTITION}
+    if not all((out / name).is_file() for name in (EXPERIMENT, ENVIRONMENT)):
+        return set()
+    trials = {path.stem for path in out.glob("*.json") if path.with_suffix(".jsonl").is_file()}
+    of_trials = (f"{trial}{suffix}" for trial in trials for suffix in _TRIAL_SUFFIXES)
+    names = {*_EXPERIMENT_FILES, *of_trials}
+    paths = {out / name for name in names}
+    paths |= {path for path in out.iterdir() if target_name(path) in names}
+    paths |= set(out.glob("heat-*.png"))
+    if _names_in(out / CHECKPOINTS) <= trials:
+        paths.add(out / CHECKPOINTS)
+    if _names_in(out / TRACKED) <= _SERVICES:
+        paths.add(out / TRACKED)
+    if all(Path(name).suffix in _PICTURES for name in _names_in(out / FIGURES)):
+        paths.add(out / FIGURES)
+    return {path for path in paths if path.exists()}
+
+
+def _names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def describe(
     folder: Path, experiment: Experiment, environment: Mapping[str, Any], search: int | None = None
 ) -> None:
-    """Write what is run and with what, before it is; of a `search`, how many cells."""
-    again = f"# Repeat with: {_again(folder, search)}\n\n"
-    head = again if again.count("\n") == 2 else ""  # a folder may have any name
-    write_result(folder / EXPERIMENT, head + experiment.to_toml())
+    """Write what is run and with what; `search` is the number of cells that a search chooses."""
+    write_result(folder / EXPERIMENT, experiment_text(folder, experiment, search))
     write_result(folder / ENVIRONMENT, json.dumps(environment, indent=1) + "\n")
 
 
-def repeat(folder: Path) -> str:
-    """The command that runs a folder's experiment anew."""
-    choice = read_choice(folder)
-    return _again(folder, None if choice is None else choice.count)
+def experiment_text(folder: Path, experiment: Experiment, search: int | None = None) -> str:
+    """Return the text of a folder's `experiment.toml`, headed by the command that repeats it."""
+    comment = f"# Repeat with: {repeat_command(folder, search)}\n\n"
+    # The name of a folder may have line breaks, which would end the comment.
+    return (comment if comment.count("\n") == 2 else "") + experiment.to_toml()
 
 
-def _again(folder: Path, search: int | None) -> str:
+def repeat_command(folder: Path, search: int | None = None) -> str:
+    """Return the command that runs a folder's experiment anew."""
     command = ["undrift", "run" if search is None else "sweep", str(folder / EXPERIMENT)]
     return shlex.join(command + ([] if search is None else ["--search", str(search)]))
 
 
-@dataclass(frozen=True)
-class Results:
-    """What a folder holds."""
-
-    folder: Path
-    experiment: Experiment | None  # None for records without it
-    environment: Mapping[str, Any]
-    trials: Sequence[Trial]
-
-
-def read(folder: str | Path, who: str = "A report") -> Results:
-    """An experiment's folder with all that was recorded so far."""
+def read(folder: str | Path, who: str = "A report") -> ExperimentResult:
+    """Return what a folder of results holds so far; `who` needs it, in messages."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(
             f"{who} needs a folder of results, got {str(folder)!r}; name one that `undrift run` or "
             "`compare` has written."
         )
-    experiment = None
+    experiment, command, text = None, "", ""
     if (folder / EXPERIMENT).is_file():
-        experiment = Experiment.read(folder / EXPERIMENT)
-        found = [read_trial(folder, job.name) for job in jobs(experiment, read_choice(folder))]
-        trials = [trial for trial in found if trial is not None]
+        experiment, choice = Experiment.read(folder / EXPERIMENT), read_choice(folder)
+        earlier = [read_trial(folder, job.name) for job in jobs(experiment, choice)]
+        trials = [trial for trial in earlier if trial is not None]
+        command = repeat_command(folder, None if choice is None else choice.count)
+        text = (folder / EXPERIMENT).read_text(encoding="utf-8")
     else:
         trials = read_trials(folder)
     if not trials:
@@ -164,13 +163,34 @@ def read(folder: str | Path, who: str = "A report") -> Results:
             f"{who} needs records, got none in {str(folder)!r}; name a folder that `undrift "
             "run` or `compare` has written."
         )
-    return Results(folder, experiment, _environment(folder / ENVIRONMENT), trials)
+    return ExperimentResult(
+        folder,
+        experiment,
+        trials,
+        environment=read_environment(folder),
+        command=command,
+        text=text,
+        partition=read_partition(folder),
+    )
 
 
-def _environment(path: Path) -> dict[str, Any]:
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Return what a folder's experiment was run with, empty if the folder does not say it."""
+    path = folder / ENVIRONMENT
     if not path.is_file():
         return {}
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise UndriftError(f"{path} needs to be JSON and is damaged: {error}.") from error
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Return the experiment that a folder of results was made with, to go on with it."""
+    path = folder / EXPERIMENT
+    if not (path.is_file() and (folder / ENVIRONMENT).is_file()):
+        raise ValueError(
+            f"--resume needs a folder of results with its {EXPERIMENT}, got {str(folder)!r}; name "
+            "one that `undrift run`, `compare` or `sweep` has written."
+        )
+    return Experiment.read(path)

@@ -1,6 +1,6 @@
-"""What an experiment consists of: every method with every seed, in every cell of its sweep.
+"""The jobs of an experiment: every method with every seed, in every cell of its sweep.
 
-A search tries some cells only; it notes them in `search.json` of its folder, method by method.
+A search tries some cells only; it writes them into `search.json` of its folder, method by method.
 """
 
 from __future__ import annotations
@@ -11,59 +11,61 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from undrift.check import require
-from undrift.errors import UndriftError
-from undrift.config.experiment import FAMILIES, Experiment, Method, Sweep, is_named
-from undrift.results.trial import write_result
-from undrift.results.strictjson import dumps_exactly, loads
 
-ALONE = "records"  # the name of an experiment's only job
-SEARCH = "search.json"
-LONGEST = 120  # characters of a file's name that say what is in it
+from undrift.check import require
+from undrift.config.experiment import FAMILIES, Experiment, Method, Sweep, is_named
+from undrift.errors import UndriftError
+from undrift.results.filenames import SEARCH
+from undrift.results.strictjson import dumps_exactly, loads
+from undrift.results.trial import write_result
+
+ONLY_JOB = "records"  # the name of the job of an experiment that has one
+
+LONGEST = 120  # A file's name has at most so many characters.
 Cell = Mapping[str, Any]  # field -> value
 
 
 @dataclass(frozen=True)
 class Job:
-    """One method with one seed, in one cell of a sweep."""
+    """Says what one trial runs: one method with one seed, in one cell of a sweep."""
 
-    label: str  # what tables call it; the same for all seeds
-    name: str  # of its files
-    experiment: Experiment  # of its cell, without the sweep
+    label: str  # its name in tables, the same for all seeds
+    name: str  # its name in files
+    experiment: Experiment  # the experiment with the cell's values and without the sweep
     method: Method
     seed: int
-    cell: Cell  # what the sweep has set
+    cell: Cell  # the values that the sweep has set
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The cells that a search has chosen for each method, in their order."""
+    """Holds the cells that a search has chosen for each method, in their order."""
 
-    count: int  # how many were asked for, for each method
+    count: int  # how many cells each method is to have
     cells: Mapping[str, Sequence[Cell]]  # by the method's title
 
     def write(self, folder: Path) -> None:
+        """Write the cells into the folder."""
         write_result(folder / SEARCH, dumps_exactly(asdict(self), indent=1) + "\n")
 
 
 def read_choice(folder: Path) -> Choice | None:
-    """What a search has chosen so far; None where there was none."""
+    """Return what a search has chosen so far, or None if the folder holds no search."""
     path = folder / SEARCH
     if not path.is_file():
         return None
     try:
-        told = loads(path.read_text(encoding="utf-8"))
-        return Choice(
-            int(told["count"]), {t: [dict(c) for c in v] for t, v in told["cells"].items()}
-        )
+        values = loads(path.read_text(encoding="utf-8"))
+        cells = {title: [dict(cell) for cell in each] for title, each in values["cells"].items()}
+        return Choice(int(values["count"]), cells)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UndriftError(
             f"{path} needs to list the cells of a search and is damaged ({error}); search anew."
         ) from error
 
 
-def axes(sweep: Sweep) -> list[list[Cell]]:
-    """The sweep's independent choices, each a list of what it may set."""
+def sweep_axes(sweep: Sweep) -> list[list[Cell]]:
+    """Return the sweep's independent choices, each a list of the cells that it may set."""
     for path, values in sweep.ranges.items():
         raise ValueError(
             f"sweep.grid needs a list of values to try them all, got the range {values.low} to "
@@ -81,17 +83,17 @@ def axes(sweep: Sweep) -> list[list[Cell]]:
 
 
 def merged(parts: Sequence[Cell]) -> dict[str, Any]:
-    """One of each axis as one cell."""
+    """Return the parts, one of each axis, as one cell."""
     return {path: value for part in parts for path, value in part.items()}
 
 
 def cells(sweep: Sweep) -> list[dict[str, Any]]:
-    """Every combination of the grid's values and of the rows of values that go together."""
-    return [merged(combination) for combination in itertools.product(*axes(sweep))]
+    """Return every combination of the grid's values and of the rows that go together."""
+    return [merged(combination) for combination in itertools.product(*sweep_axes(sweep))]
 
 
 def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:
-    """All of them, or those that a search has chosen: methods first, then cells, then seeds."""
+    """Return all jobs, or those that a search has chosen: by method, then cell, then seed."""
     every = cells(experiment.sweep) if choice is None else []
     planner = Planner(experiment)
     for path in experiment.sweep.paths:
@@ -104,48 +106,49 @@ def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:
         for cell in (every if choice is None else choice.cells.get(method.title, ()))
         for job in planner.jobs(position, cell)
     ]
-    if len(planned) == 1 and choice is None:  # of which nobody needs to be told apart
+    if len(planned) == 1 and choice is None:  # A single job needs no name of its own.
         (only,) = planned
-        return [Job(only.label, ALONE, only.experiment, only.method, only.seed, only.cell)]
+        return [Job(only.label, ONLY_JOB, only.experiment, only.method, only.seed, only.cell)]
     return planned
 
 
 class Planner:
-    """Makes jobs, each once, with names that no other job has."""
+    """Makes each job once, with a name that no other job has."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._whole = experiment
-        self._alone = experiment.model_copy(update={"sweep": Sweep()})
+        self._experiment = experiment
+        self._unswept = experiment.model_copy(update={"sweep": Sweep()})
         self._owners: dict[str, int] = {}  # label -> the method that has it
-        self._made: set[tuple[str, int]] = set()
+        self._planned: set[tuple[str, int]] = set()  # label and seed
         self._names: set[str] = set()
 
     def own(self, position: int, cell: Cell) -> dict[str, Any]:
-        """What of a cell changes this method."""
-        whole = self._whole
-        return {path: value for path, value in cell.items() if _concerns(path, position, whole)}
+        """Return the part of a cell that changes the method at this position."""
+        experiment = self._experiment
+        return {path: v for path, v in cell.items() if _concerns(path, position, experiment)}
 
     def jobs(self, position: int, cell: Cell) -> list[Job]:
-        """A method in a cell, with every seed; none if an earlier cell is the same for it."""
+        """Return a method's jobs in a cell, none if an earlier cell is the same for the method."""
         own = self.own(position, cell)
-        changed = self._alone.changed({_narrowed(p, position): v for p, v in own.items()})
+        changed = self._unswept.changed({_narrowed(p, position): v for p, v in own.items()})
         label = self._label(position, own)
         planned = []
         for seed in changed.seeds:
-            if (label, seed) not in self._made:
-                self._made.add((label, seed))
+            if (label, seed) not in self._planned:
+                self._planned.add((label, seed))
                 name = self._name(label, seed)
                 planned.append(Job(label, name, changed, changed.methods[position], seed, own))
         return planned
 
     def _label(self, position: int, own: Cell) -> str:
-        title, paths = self._whole.methods[position].title, self._whole.sweep.paths
-        shorts = [_short(path) for path in paths]
-        said = {p: _short(p) if shorts.count(_short(p)) < 2 else p for p in own}
-        label = " ".join([title, *(f"{said[path]}={value}" for path, value in own.items())])
-        alone = self._owners.setdefault(label, position) == position
+        experiment = self._experiment
+        shorts = [_short(path) for path in experiment.sweep.paths]
+        names = {p: _short(p) if shorts.count(_short(p)) < 2 else p for p in own}
+        values = (f"{names[path]}={value}" for path, value in own.items())
+        label = " ".join([experiment.methods[position].title, *values])
+        unique = self._owners.setdefault(label, position) == position
         remedy = "give the methods other labels"
-        require(alone, "A sweep", "labels that tell its runs apart", label, remedy)
+        require(unique, "A sweep", "labels that tell its runs apart", label, remedy)
         return label
 
     def _name(self, label: str, seed: int) -> str:
@@ -158,7 +161,7 @@ class Planner:
 
 
 def _concerns(path: str, position: int, experiment: Experiment) -> bool:
-    """Whether a sweep's field changes this method: common ones do, another method's do not."""
+    """Return whether a sweep's field changes this method; another method's field does not."""
     section, _, name = path.rpartition(".")
     method = experiment.methods[position]
     if section == "training" and name in FAMILIES:
@@ -170,7 +173,7 @@ def _concerns(path: str, position: int, experiment: Experiment) -> bool:
 
 
 def _narrowed(path: str, position: int) -> str:
-    """A field of all methods as one of this method: what it is for the others may not fit them."""
+    """Return a field of all methods as this method's own; its value may not fit the others."""
     section, _, name = path.rpartition(".")
     return f"methods[{position}].{name}" if section in ("method", "methods") else path
 
@@ -180,7 +183,7 @@ def _short(path: str) -> str:
 
 
 def _plain(label: str) -> str:
-    """As file names have it: letters without accents, digits and little else, no capitals."""
+    """Return a label in characters that every file system takes: a-z, digits, -, . and +."""
     text = label.lower().replace("=", "").replace(" ", "-")
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-.+") else "_" for c in text)
     return safe.lstrip("-.") or "_"

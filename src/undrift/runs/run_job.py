@@ -1,67 +1,96 @@
-"""Running the jobs of an experiment into its folder; what was done before is kept."""
+"""Running one job of an experiment into the experiment's folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from torch import nn
-from undrift.core import Federated
 from undrift.analysis.drift import Drift
+from undrift.config.hyperparameters import hyper_parameters
+from undrift.core import Federated
+from undrift.engine.checkpoint.shards import saved
 from undrift.engine.run import Run
 from undrift.engine.settings import ExecutionRecord
-from undrift.engine.checkpoint.shards import saved
 from undrift.errors import DivergenceError
 from undrift.results.export import save_safetensors
-from undrift.runs.folder import CHECKPOINTS, MODEL
-from undrift.runs.build import start
-from undrift.config.hyperparameters import hyper_parameters
+from undrift.results.filenames import CHECKPOINTS, MODEL, TRACKED
 from undrift.results.record import Record
-from undrift.results.trial import Journal, Trial, read_trial, write_result
 from undrift.results.strictjson import dumps_exactly, loads
-from undrift.runs.jobs import ALONE, Job
-from undrift.results.tracking import Tracker
-from undrift.results.tracking import Trackers
+from undrift.results.tracking import CSV, Tracker, Trackers
+from undrift.results.tracking import parse as parse_tracker
+from undrift.results.trial import Journal, Status, Trial, read_trial, write_result
+from undrift.runs.build import build_run
+from undrift.runs.jobs import ONLY_JOB, Job
 
-Watch = Callable[[Run, Record | None], None]  # None: the run has been made and begins
+
+class Observer:
+    """Hears of every job of an experiment while it runs; a subclass overrides what it needs.
+
+    `plan` comes first, then `begin`, `add` after every round, and `end` for each job. A job that an
+    earlier start has finished has an `end` alone.
+    """
+
+    def plan(self, planned: Sequence[Job], rounds: int) -> None:
+        """Hear of the jobs before the first of them begins, and of their rounds in all."""
+
+    def begin(self, job: Job, run: Run) -> None:
+        """Hear that a job begins; `run.round` is not 0 if it goes on from a checkpoint."""
+
+    def add(self, job: Job, record: Record) -> None:
+        """Hear of a round that is done and written."""
+
+    def end(self, job: Job, trial: Trial) -> None:
+        """Hear of a job that has come to an end."""
+
+    def interrupt(self, job: Job, trial: Trial | None, command: str) -> None:
+        """Hear that the user has stopped a job; `command` goes on with the experiment."""
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Where records go: to the folder, and to whatever else follows them."""
+    """Says where the trials of an experiment are written, and what else is kept of them."""
 
     folder: Path
-    writes: bool = True  # of several processes one does
-    hashes: bool = False  # whether models are hashed also where that is dear
-    trackers: Callable[[Job], list[Tracker]] = field(default=lambda job: [])
+    writes: bool = True  # whether this process is the one that writes
+    hash_always: bool = False  # whether models are hashed even if processes must send them for it
+    track: Sequence[str] = ()  # trackers by name or module:Class
     repeats: Path | None = None  # the folder whose experiment is run anew
 
-    def recorded_execution(self, job: Job) -> ExecutionRecord | None:
-        """Return how the trial was executed before, so that it gives the same bits again."""
-        if job.experiment.engine.mode != "auto" or job.experiment.engine.processes > 1:
-            return None  # several processes all follow the same rules
-        for folder in (self.folder, self.repeats):
-            before = None if folder is None else read_trial(folder, job.name)
-            record = None if before is None else ExecutionRecord.from_dict(before.facts)
-            if record is not None:
-                return record
-        return None
-
     def earlier(self, job: Job) -> Trial | None:
-        """The trial as an earlier start has left it."""
+        """Return the trial as an earlier start has left it in the folder."""
         return read_trial(self.folder, job.name)
 
+    def trackers(self, job: Job) -> list[Tracker]:
+        """Return the trackers of a job: its CSV file, and those that the user named."""
+        named = [parse_tracker(text, self.folder / TRACKED) for text in self.track]
+        return [CSV(self.folder / f"{job.name}.csv"), *named]
 
-def described(job: Job) -> Trial:
-    """A trial before its first round."""
-    algorithm = job.method.build()
-    inner: Any = algorithm
+
+def recorded_execution(job: Job, recorder: Recorder) -> ExecutionRecord | None:
+    """Return how the job was executed before, so that it gives the same bits again.
+
+    A record in the folder decides, or else one in the folder whose experiment is run anew.
+    """
+    engine = job.experiment.engine
+    if engine.mode != "auto" or engine.processes > 1:
+        return None  # Several processes choose by rules that do not depend on the machine.
+    for folder in (recorder.folder, recorder.repeats):
+        earlier = None if folder is None else read_trial(folder, job.name)
+        record = None if earlier is None else ExecutionRecord.from_dict(earlier.facts)
+        if record is not None:
+            return record
+    return None
+
+
+def new_trial(job: Job) -> Trial:
+    """Return the trial of a job before its first round."""
+    inner: Any = job.method.build()
     while hasattr(inner, "inner"):
         inner = inner.inner
-    wrapped = {
+    wrappers = {
         name: value
         for name in ("accelerate", "codec", "error_feedback")
         if (value := getattr(job.method, name))
@@ -69,7 +98,7 @@ def described(job: Job) -> Trial:
     return Trial(
         label=job.label,
         method=type(inner).__name__,
-        settings={**hyper_parameters(inner), **wrapped},
+        settings={**hyper_parameters(inner), **wrappers},
         seed=job.seed,
         rounds=job.experiment.training.rounds,
         facts={"title": job.method.title, "cell": dict(job.cell)},
@@ -78,115 +107,167 @@ def described(job: Job) -> Trial:
 
 
 def run_job(
-    job: Job, recorder: Recorder, watch: Watch, *, going_on: bool = False, **options: Any
+    job: Job,
+    recorder: Recorder,
+    observer: Observer,
+    *,
+    resume: bool = False,
+    on_built: Callable[[], None] = lambda: None,
+    options: Mapping[str, Any] | None = None,
 ) -> Trial:
-    """Run one job; a divergence is its result, an interrupt ends it as stopped and is raised."""
-    options = {**_checkpoints(job, recorder.folder, going_on), "like": recorder.recorded_execution(job), **options}
-    drift = _drift(job)
-    if drift is not None:
-        options["tap"] = drift
-    with closing(start(job.experiment, job.method, job.seed, **options)) as run:
-        return _follow(run, job, recorder, watch, drift)
+    """Run one job to its end and return its trial.
+
+    A divergence is a result. An interrupt ends the trial as stopped and is raised. With `resume`
+    the job goes on from its checkpoints in the folder. `on_built` is called when the run is built
+    and nothing is written yet. `options` are keywords of `simulate` that overrule all others.
+    """
+    keywords = {
+        **_checkpoints(job, recorder.folder, resume=resume),
+        "like": recorded_execution(job, recorder),
+        **(options or {}),
+    }
+    drift = None
+    if job.experiment.evaluation.drift and issubclass(job.method.cls, Federated):
+        drift = Drift()
+        keywords["tap"] = drift
+    with closing(build_run(job.experiment, job.method, job.seed, **keywords)) as run:
+        on_built()
+        return _JobInProgress(job, run, recorder, observer, drift).finish()
 
 
-def _drift(job: Job) -> Drift | None:
-    """What taps the clients' models, where that is asked for and there is a server."""
-    asked = job.experiment.evaluation.drift and issubclass(job.method.cls, Federated)
-    return Drift() if asked else None
-
-
-def _checkpoints(job: Job, folder: Path, going_on: bool) -> Mapping[str, Any]:
+def _checkpoints(job: Job, folder: Path, *, resume: bool) -> Mapping[str, Any]:
     every = job.experiment.engine.checkpoint_every
     if not every:
         return {}
     place = folder / CHECKPOINTS / job.name
-    resume = place if going_on and saved(place) else None
-    return {"checkpoint": place, "checkpoint_every": every, "resume": resume}
+    return {
+        "checkpoint": place,
+        "checkpoint_every": every,
+        "resume": place if resume and saved(place) else None,
+    }
 
 
-def _follow(
-    run: Run, job: Job, recorder: Recorder, watch: Watch, drift: Drift | None = None
-) -> Trial:
-    writes = recorder.writes and run.world.head
-    trial = described(job)
-    facts = {**trial.facts, **run.execution.to_dict(), "processes": run.world.size}
-    trial = replace(trial, facts=facts)  # from the start, so that what is killed goes on alike
-    after = run.record
-    journal = Journal(recorder.folder if writes else None, job.name, trial, after=after)
-    tracker = Trackers(recorder.trackers(job) if writes else [])
-    tracker.begin(replace(journal.trial, records=journal.records[:-1]))
-    if after is not None:
-        tracker.add(after)
-    path = recorder.folder / f"{job.name}.drift.jsonl" if writes else None
-    drifts = None if drift is None else DriftLog(drift, path, 0 if after is None else after.round)
-    watch(run, None)
+class _JobInProgress:
+    """Runs a job round by round and tells everyone who follows it."""
 
-    def ended(status: Any, reason: str = "") -> Trial:
-        if drifts is not None:
-            facts["drift"] = drifts.recent()
-        # Of peers in several processes it is of what all of them hold, which must be sent for it.
+    def __init__(
+        self, job: Job, run: Run, recorder: Recorder, observer: Observer, drift: Drift | None
+    ) -> None:
+        self._job, self._run, self._recorder, self._observer = job, run, recorder, observer
+        self._writes = recorder.writes and run.world.head
+        trial = new_trial(job)
+        # The facts are written at the start, so that a run that is killed goes on alike.
+        self._facts = {**trial.facts, **run.execution.to_dict(), "processes": run.world.size}
+        self._trial = replace(trial, facts=self._facts)
+        folder = recorder.folder if self._writes else None
+        self._journal = Journal(folder, job.name, self._trial, after=run.record)
+        self._trackers = Trackers(recorder.trackers(job) if self._writes else [])
+        self._drift_log = None
+        if drift is not None:
+            path = recorder.folder / f"{job.name}.drift.jsonl" if self._writes else None
+            self._drift_log = DriftLog(drift, path)
+
+    def finish(self) -> Trial:
+        """Run the rounds that are left and return the trial."""
+        self._begin()
+        try:
+            for record in self._run:
+                self._add(record)
+        except DivergenceError as error:
+            return self._end("diverged", str(error))
+        except KeyboardInterrupt:
+            self._end("stopped")
+            raise
+        return self._end("finished")
+
+    def _begin(self) -> None:
+        journal, last = self._journal, self._run.record
+        before = replace(journal.trial, records=journal.records[:-1])
+        if self._drift_log is not None:
+            self._drift_log.begin(replace(journal.trial, records=journal.records))
+        self._trackers.begin(before)
+        if last is not None:
+            self._trackers.add(last)
+        self._observer.begin(self._job, self._run)
+
+    def _add(self, record: Record) -> None:
+        # The drift comes first, because a checkpoint brings back a record but not its drift.
+        if self._drift_log is not None:
+            self._drift_log.add(record)
+        self._journal.add(record)
+        self._trackers.add(record)
+        self._observer.add(self._job, record)
+
+    def _end(self, status: Status, reason: str = "") -> Trial:
+        run, facts = self._run, dict(self._facts)
+        if self._drift_log is not None:
+            facts["drift"] = self._drift_log.recent()
+        sha256 = self._model_sha256() if status == "finished" else None
+        if status == "finished" and self._job.experiment.engine.save_models:
+            self._save_model(sha256)
+        trial = self._journal.end(
+            status, reason, totals=run.totals, model_sha256=sha256, facts=facts
+        )
+        self._trackers.end(trial)
+        return trial
+
+    def _model_sha256(self) -> str | None:
+        run = self._run
+        # Peers in several processes must send all that they hold to have it hashed.
         cheap = run.world.size == 1 or isinstance(run.algorithm, Federated)
-        hashed = status == "finished" and run.whole and (cheap or recorder.hashes)
-        sha = run.model_sha256 if hashed else None
-        if status == "finished" and job.experiment.engine.save_models:
-            model = run.model  # for which peers in several processes need each other
-            if writes:
-                path = recorder.folder / f"{_prefix(job)}{MODEL}"
-                _save_model(model, trial, path, {"round": str(run.round)}, sha)
-        done = journal.end(status, reason, totals=run.totals, model_sha256=sha, facts=facts)
-        tracker.end(done)
-        return done
+        hashed = run.whole and (cheap or self._recorder.hash_always)
+        return run.model_sha256 if hashed else None
 
-    try:
-        for record in run:
-            if drifts is not None:  # first: a checkpoint brings back its record, but not this
-                drifts.add()
-            journal.add(record)
-            tracker.add(record)
-            watch(run, record)
-    except DivergenceError as error:
-        return ended("diverged", str(error))
-    except KeyboardInterrupt:
-        ended("stopped")
-        raise
-    return ended("finished")
-
-
-def _prefix(job: Job) -> str:
-    return "" if job.name == ALONE else f"{job.name}-"
-
-
-def _save_model(
-    model: nn.Module, trial: Trial, path: Path, told: dict[str, str], sha: str | None
-) -> None:
-    told = told | {"label": trial.label, "seed": str(trial.seed)}
-    save_safetensors(model, path, told | ({"sha256": sha} if sha else {}))
+    def _save_model(self, sha256: str | None) -> None:
+        # Peers in several processes need each other for the model, so all of them ask for it.
+        model = self._run.model
+        if not self._writes:
+            return
+        prefix = "" if self._job.name == ONLY_JOB else f"{self._job.name}-"
+        metadata = {
+            "round": str(self._run.round),
+            "label": self._trial.label,
+            "seed": str(self._trial.seed),
+        }
+        if sha256:
+            metadata["sha256"] = sha256
+        save_safetensors(model, self._recorder.folder / f"{prefix}{MODEL}", metadata)
 
 
 class DriftLog:
-    """The drift of each round as a line of a file; going on keeps those of the rounds before."""
+    """A tracker that writes the drift of each round as a line of a file, or keeps it in memory."""
 
-    def __init__(self, drift: Drift, path: Path | None, after: int) -> None:
+    required: ClassVar[bool] = True
+
+    def __init__(self, drift: Drift, path: Path | None) -> None:
         self._drift, self._path = drift, path
         self._rounds: list[dict[str, Any]] = []
-        if path is not None and path.is_file():
-            told = [loads(line) for line in path.read_text().splitlines()]
-            self._rounds = [each for each in told if each["round"] <= after]
+
+    def begin(self, trial: Trial) -> None:
+        """Keep the lines of the rounds that the trial has already."""
+        done = trial.records[-1].round if trial.records else 0
+        if self._path is not None and self._path.is_file():
+            lines = [loads(line) for line in self._path.read_text().splitlines()]
+            self._rounds = [line for line in lines if line["round"] <= done]
         self._write()
 
-    def add(self) -> None:
+    def add(self, record: Record) -> None:
+        """Add the line of the round that was recorded last."""
         self._rounds.append(asdict(self._drift.rounds[-1]))
         self._write()
 
-    def _write(self) -> None:
-        if self._path is not None:
-            write_result(self._path, "".join(dumps_exactly(each) + "\n" for each in self._rounds))
+    def end(self, trial: Trial) -> None:
+        """Do nothing, because every line is written when it is added."""
 
     def recent(self) -> dict[str, float]:
-        """Means over the last ten rounds of what could be measured."""
-        found = {}
+        """Return the means over the last ten rounds of what could be measured."""
+        means = {}
         for name in ("divergence", "cosine", "alignment"):
-            told = [each[name] for each in self._rounds if each[name] is not None][-10:]
-            if told:
-                found[name] = sum(told) / len(told)
-        return found
+            values = [line[name] for line in self._rounds if line[name] is not None][-10:]
+            if values:
+                means[name] = sum(values) / len(values)
+        return means
+
+    def _write(self) -> None:
+        if self._path is not None:
+            write_result(self._path, "".join(dumps_exactly(line) + "\n" for line in self._rounds))

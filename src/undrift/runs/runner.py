@@ -1,260 +1,298 @@
-"""What `run`, `compare` and `sweep` have in common: check everything, then run job after job."""
+"""Running an experiment: everything is checked, then job after job is run into a folder."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from undrift.engine.processes import elastic
-
-from undrift.report import terminal
-from undrift.runs.run_job import Recorder, run_job, described
 from undrift.check import require
-from undrift.engine.processes.rendezvous import launched, restarted
-from undrift.engine.run import Run
+from undrift.config.experiment import Experiment
+from undrift.engine.processes.rendezvous import join, launched, restarted
 from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
-from undrift.results.environment import environment
-from undrift.config.experiment import Experiment
-from undrift.runs.folder import ENVIRONMENT, EXPERIMENT, TRACKED, claim, describe
-from undrift.runs.build import deal, resolved, start
-from undrift.results.record import Record
-from undrift.report.collect import keep_partition
-from undrift.results.trial import Trial
 from undrift.optim.schedules import resolve, scheduled
-from undrift.runs.jobs import Job, jobs
-from undrift.results.tracking import CSV
-from undrift.results.tracking import Tracker
+from undrift.results.environment import environment
+from undrift.results.filenames import EXPERIMENT
 from undrift.results.tracking import parse as parse_tracker
+from undrift.results.trial import Trial
+from undrift.runs.build import build_clients, build_run, check_run, resolve_experiment
+from undrift.runs.folder import (
+    choose_folder,
+    claim,
+    describe,
+    experiment_text,
+    read_environment,
+    repeat_command,
+)
+from undrift.runs.jobs import Job, jobs, read_choice
+from undrift.runs.partition import PartitionCounts, count_partition
+from undrift.runs.result import ExperimentResult
+from undrift.runs.run_job import Observer, Recorder, new_trial, run_job
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a command is to go about it, whatever the experiment is."""
+    """Says how an experiment is run, whatever the experiment is."""
 
     out: Path | None = None
     force: bool = False
-    resume: Path | None = None  # a folder of results
-    quiet: bool = False
-    verbose: bool = False
+    resume: Path | None = None  # a folder of results to go on with
     track: Sequence[str] = ()
-    kept: dict[str, Any] = field(default_factory=dict)  # checkpoint and resume of a single run
-    reads: Sequence[Path] = ()  # what must not be removed
-    hashes: bool = False  # whether models are hashed also where that is dear
+    checkpoint: Path | None = None  # where a single run saves its state
+    checkpoint_every: int = 1
+    resume_from: Path | None = None  # checkpoints that a single run goes on from
+    reads: Sequence[Path] = ()  # files that must not be removed
+    hash_always: bool = False  # whether models are hashed even if processes must send them for it
+    arguments: Sequence[str] | None = None  # of the command, for environment.json
+    observer: Observer = field(default_factory=Observer)
+    # A command that starts its own processes does so here, with the folder, and does not return.
+    start_processes: Callable[[Path, Experiment], None] | None = None
 
 
-@dataclass(frozen=True)
-class ExperimentResult:
-    experiment: Experiment
-    folder: Path
-    trials: list[Trial]
-    head: bool  # whether this process prints
-    stopped: bool  # by the user
-
-    @property
-    def single(self) -> bool:
-        """Whether one method was run with one seed, and nothing else."""
-        return len(self.trials) == 1 and self.experiment.sweep.empty
-
-
-def from_folder(folder: Path) -> Experiment:
-    """The experiment that a folder of results was made with."""
-    path = folder / EXPERIMENT
-    if not (path.is_file() and (folder / ENVIRONMENT).is_file()):
-        raise ValueError(
-            f"--resume needs a folder of results with its {EXPERIMENT}, got {str(folder)!r}; name "
-            "one that `undrift run`, `compare` or `sweep` has written."
-        )
-    return Experiment.read(path)
-
-
-class Searching(Protocol):
-    """Jobs that are made one after another, in the light of what came of those before."""
+class JobSource(Protocol):
+    """Makes jobs one after another, each cell chosen by what the cells before came to."""
 
     @property
-    def count(self) -> int: ...  # of cells for each method
+    def count(self) -> int:
+        """Return the number of cells for each method."""
+        ...
+
     @property
-    def rounds(self) -> int: ...  # of all of them, as far as one knows
-    def probes(self) -> list[Job]: ...  # to be checked
-    def jobs(self, folder: Path, done: Sequence[Trial]) -> Iterable[Job]: ...
+    def rounds(self) -> int:
+        """Return the rounds of all jobs, as far as they are known."""
+        ...
+
+    def probes(self) -> list[Job]:
+        """Return jobs with every value that may be chosen, to be checked."""
+        ...
+
+    def jobs(self, folder: Path, done: Sequence[Trial]) -> Iterable[Job]:
+        """Yield the jobs; the caller appends their trials to `done`."""
+        ...
 
 
-def conduct(
-    experiment: Experiment, kind: str, asked: RunOptions, *, search: Searching | None = None
+def run_experiment(
+    experiment: Experiment, name: str, options: RunOptions, *, search: JobSource | None = None
 ) -> ExperimentResult:
-    """Run all jobs of an experiment into a folder, or those of a search; `kind` names it."""
-    for text in asked.track:
+    """Run all jobs of an experiment, or those of a search, into `options.out` or `runs/NAME-i`.
+
+    Everything that can be refused is refused before the first round and before anything is written.
+    """
+    for text in options.track:
         parse_tracker(text, Path())
-    if launched():  # the same number again gives the same sums
+    if launched():  # As many processes again give the same sums, so the experiment says how many.
         experiment = experiment.changed({"engine.processes": int(os.environ["WORLD_SIZE"])})
-    experiment = resolved(experiment)
+    experiment = resolve_experiment(experiment)
     planned = jobs(experiment) if search is None else search.probes()
-    going_on = asked.resume is not None or restarted()
-    head = elastic.rank() == 0
-    world = _check(planned, asked)
-    several = experiment.engine.processes > 1 and not launched()
-    folder = asked.resume or claim(
-        asked.out,
-        kind,
-        force=asked.force,
-        going_on=asked.kept.get("resume") is not None,
-        write=head,
-        reads=asked.reads,
-    )
-    if several:
-        _in_processes(folder, experiment, asked)
-    folder = Path(world.texts(str(folder))[0])  # the head's, where each would choose its own
-    files = [path for path in asked.reads if path.name == EXPERIMENT]
-    repeats = [path.parent for path in files if Experiment.read(path) == experiment]
-    recorder = Recorder(
-        folder,
-        head,
-        asked.hashes,
-        lambda job: _trackers(job, folder, asked.track),
-        repeats[0] if repeats else None,
-    )
-    if head and not going_on:
-        count = None if search is None else search.count
-        describe(folder, experiment, environment(sys.argv[1:]), count)
-        keep_partition(folder, experiment.data, experiment.seeds[0])
-    ended = _ended(planned, recorder) if going_on and search is None else {}
-    names = set(json.loads(world.texts(json.dumps(list(ended)))[0]))  # as the head has found
-    console = Console(stderr=True, quiet=not head)
-    left = [job for job in planned if job.name not in names] if search is None else planned
-    trials, stopped = _all(left, search, recorder, console, asked, going_on=going_on)
-    done = {**ended, **{trial.name: trial for trial in trials}}
-    trials = [done[job.name] for job in planned if job.name in done] if search is None else trials
-    return ExperimentResult(experiment, folder, trials, head, stopped)
+    _check(planned)
+    world = join(experiment.engine.timeout) if launched() else World()
+    with world.failure_scope():
+        world.require_same(_shared_settings(experiment, planned))
+        # Every process would number a folder of its own, so all take the one that rank 0 chooses.
+        folder = options.resume or choose_folder(options.out, name)
+        folder = Path(world.texts(str(folder))[0])
+        needs_processes = experiment.engine.processes > 1 and not launched()
+        if options.start_processes is not None and needs_processes:
+            _check_own_checkpoints(planned[0], options)
+            if options.resume is None:
+                _claim(folder, options)
+            options.start_processes(folder, experiment)
+        repeats = _repeated(experiment, options.reads)
+        recorder = Recorder(folder, world.head, options.hash_always, options.track, repeats)
+        return _Runner(experiment, recorder, options, search, world).run(planned)
 
 
-def _ended(planned: Sequence[Job], recorder: Recorder) -> dict[str, Trial]:
-    """What an earlier start has brought to an end, if it was the same."""
-    found = {}
-    for job in planned:
-        before = recorder.earlier(job)
-        if before is None or not before.ended:
-            continue
-        asked, was = described(job), before
-        same = (asked.settings, asked.rounds, asked.seed) == (was.settings, was.rounds, was.seed)
-        remedy = f"restore {EXPERIMENT}, or start anew with --out"
-        expected = f"the experiment that {job.name} was run with"
-        require(same, "--resume", expected, "another", remedy)
-        found[job.name] = before
-    return found
+class _Runner:
+    """Runs the jobs of an experiment that was checked and whose folder is chosen."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        recorder: Recorder,
+        options: RunOptions,
+        search: JobSource | None,
+        world: World,
+    ) -> None:
+        self._experiment, self._recorder, self._options = experiment, recorder, options
+        self._search, self._world, self._observer = search, world, options.observer
+        self._resume = options.resume is not None or restarted()
+        self._prepared = False
+        self._environment: Mapping[str, Any] = {}
+        self._partition: PartitionCounts | None = None
+
+    def run(self, planned: Sequence[Job]) -> ExperimentResult:
+        """Run what is not finished and return everything."""
+        # Only a run can tell whether the checkpoints that a user has named are its own. Then the
+        # folder is left as it is until the run is built.
+        if self._options.resume_from is None:
+            self._prepare_folder()
+        trials, stopped = self._run_jobs(planned)
+        experiment, folder = self._experiment, self._recorder.folder
+        choice = None if self._search is None else read_choice(folder)
+        count = None if choice is None else choice.count
+        return ExperimentResult(
+            folder,
+            experiment,
+            trials,
+            environment=self._environment,
+            command=repeat_command(folder, count),
+            text=experiment_text(folder, experiment, count),
+            partition=self._partition,
+            head=self._world.head,
+            stopped=stopped,
+        )
+
+    def _prepare_folder(self) -> None:
+        """Claim and describe the folder once; only one of several processes does so."""
+        if self._prepared or not self._world.head:
+            return
+        self._prepared = True
+        experiment, folder = self._experiment, self._recorder.folder
+        self._partition = count_partition(experiment.data, experiment.seeds[0])
+        if self._resume:
+            self._environment = read_environment(folder)
+            return
+        self._environment = environment(self._options.arguments)
+        _claim(folder, self._options)
+        count = None if self._search is None else self._search.count
+        describe(folder, experiment, self._environment, count)
+        if self._partition is not None:
+            self._partition.write(folder)
+
+    def _run_jobs(self, planned: Sequence[Job]) -> tuple[list[Trial], bool]:
+        """Return the trials in the order of their jobs, and whether the user has stopped them."""
+        search, observer = self._search, self._observer
+        finished = self._finished_trials(planned)
+        # All processes run the same jobs, whatever each of them finds in its own folder.
+        names = set(json.loads(self._world.texts(json.dumps(list(finished)))[0]))
+        left = [job for job in planned if job.name not in names]
+        rounds = search.rounds if search else sum(job.experiment.training.rounds for job in left)
+        observer.plan(left, rounds)
+        done: list[Trial] = []
+        stopped = False
+        for job in search.jobs(self._recorder.folder, done) if search else left:
+            earlier = self._recorder.earlier(job) if search and self._resume else None
+            try:
+                trial = earlier if earlier and earlier.ended else self._run_job(job)
+            except KeyboardInterrupt:
+                unfinished = self._recorder.earlier(job)
+                observer.interrupt(job, unfinished, self._resume_command())
+                done += [] if unfinished is None else [unfinished]
+                stopped = True
+                break
+            observer.end(job, trial)
+            done.append(trial)
+        if search:
+            return done, stopped
+        by_name = {**finished, **{trial.name: trial for trial in done}}
+        return [by_name[job.name] for job in planned if job.name in by_name], stopped
+
+    def _run_job(self, job: Job) -> Trial:
+        engine = job.experiment.engine
+        keywords = {
+            "timeout": engine.timeout,
+            "processes": None if launched() else engine.processes,
+            **_own_checkpoints(self._options),
+        }
+        return run_job(
+            job,
+            self._recorder,
+            self._observer,
+            resume=self._resume,
+            on_built=self._prepare_folder,
+            options=keywords,
+        )
+
+    def _finished_trials(self, planned: Sequence[Job]) -> dict[str, Trial]:
+        """Return by name the trials that an earlier start has finished; refuse another's."""
+        if not self._resume or self._search is not None:
+            return {}
+        trials = {}
+        for job in planned:
+            earlier = self._recorder.earlier(job)
+            if earlier is not None and earlier.ended:
+                _require_same_trial(job, earlier)
+                trials[job.name] = earlier
+        return trials
+
+    def _resume_command(self) -> str:
+        command = "run" if self._search is None else "sweep"
+        return f"undrift {command} --resume {self._recorder.folder}"
 
 
-def _check(planned: Sequence[Job], asked: RunOptions) -> World:
-    """Refuse what cannot be run, before the first round; the processes that are to run it."""
-    seen: set[str] = set()
-    world = World()
+def _claim(folder: Path, options: RunOptions) -> None:
+    if not restarted():
+        resume = options.resume_from is not None
+        claim(folder, force=options.force, resume=resume, reads=options.reads)
+
+
+def _own_checkpoints(options: RunOptions) -> dict[str, Any]:
+    """Return the keywords of `simulate` for the folders of checkpoints that a user has named."""
+    if options.checkpoint is None and options.resume_from is None:
+        return {}
+    return {
+        "checkpoint": options.checkpoint,
+        "checkpoint_every": options.checkpoint_every,
+        "resume": options.resume_from,
+    }
+
+
+def _check_own_checkpoints(job: Job, options: RunOptions) -> None:
+    """Raise if the checkpoints to go on from are not the job's, before processes are started."""
+    if options.resume_from is not None:
+        build_run(job.experiment, job.method, job.seed, resume=options.resume_from).close()
+
+
+def _require_same_trial(job: Job, earlier: Trial) -> None:
+    """Raise if an earlier trial of the job's name was another."""
+    new = new_trial(job)
+    same = all(getattr(new, n) == getattr(earlier, n) for n in ("settings", "rounds", "seed"))
+    remedy = f"restore {EXPERIMENT}, or start anew with --out"
+    expected = f"the experiment that {job.name} was run with"
+    require(same, "--resume", expected, "another", remedy)
+
+
+def _check(planned: Sequence[Job]) -> None:
+    """Raise if a job cannot be run."""
+    checked: set[str] = set()
     for job in planned:
         engine, method = job.experiment.engine, job.method
-        alone = engine.processes == 1 or not job.experiment.evaluation.drift
+        single = engine.processes == 1 or not job.experiment.evaluation.drift
         remedy = "leave --processes or --drift out"
-        require(alone, "evaluation.drift", "one process", engine.processes, remedy)
-        if engine.processes > 1 and not launched():
-            require_enough_clients(engine.processes, deal(job.experiment.data, job.seed))
+        require(single, "evaluation.drift", "one process", engine.processes, remedy)
+        if engine.processes > 1:
+            require_enough_clients(engine.processes, build_clients(job.experiment.data, job.seed))
         algorithm = method.build()
         if scheduled(algorithm):
             for t in range(job.experiment.training.rounds):
                 resolve(algorithm, t)
-        # Seeds differ in the data only, and hyper-parameters have been checked already.
-        form = {"methods", "seeds", "title"}
-        wrapped = method.name, method.work, method.accelerate, method.codec, method.error_feedback
-        same = f"{job.experiment.model_dump_json(exclude=form)} {wrapped}"
-        if same not in seen:
-            seen.add(same)
-            options: dict[str, Any] = {"timeout": engine.timeout, "resume": asked.kept.get("resume")}
-            world = start(job.experiment, method, job.seed, **options).world
-    return world
+        # Jobs that differ in seed or hyper-parameters alone are checked once, because seeds change
+        # nothing but the data, and a method checks its hyper-parameters when it is built.
+        common = job.experiment.model_dump_json(exclude={"methods", "seeds", "title"})
+        wrapper = method.name, method.work, method.accelerate, method.codec, method.error_feedback
+        key = f"{common} {wrapper}"
+        if key not in checked:
+            checked.add(key)
+            check_run(job.experiment, method, job.seed)
 
 
-def _in_processes(folder: Path, experiment: Experiment, asked: RunOptions) -> None:
-    """Start this command again, in several processes, and end as they do."""
-    engine = experiment.engine
-    saves = engine.checkpoint_every > 0 or asked.kept.get("checkpoint") is not None
-    arguments = sys.argv[1:]
-    if asked.resume is None:
-        arguments = elastic.without_option(arguments, "--out")
-        arguments = [*arguments, "--out", str(folder)]
-    code = elastic.in_processes(arguments, engine.processes, engine.max_restarts if saves else 0)
-    raise typer.Exit(code)
+def _shared_settings(experiment: Experiment, planned: Sequence[Job]) -> dict[str, str]:
+    """Return what all processes must have in common before they agree on a folder."""
+    return {
+        "the trials": ", ".join(job.name for job in planned),
+        "training": experiment.training.model_dump_json(),
+    }
 
 
-def _trackers(job: Job, folder: Path, track: Sequence[str]) -> list[Tracker]:
-    more = [parse_tracker(text, folder / TRACKED) for text in track]
-    return [CSV(folder / f"{job.name}.csv"), *more]
-
-
-def _all(
-    planned: Sequence[Job],
-    search: Searching | None,
-    recorder: Recorder,
-    console: Console,
-    asked: RunOptions,
-    *,
-    going_on: bool,
-) -> tuple[list[Trial], bool]:
-    terminal.one_step([job.method.build() for job in planned], console)
-    done: list[Trial] = []
-    total = search.rounds if search else sum(job.experiment.training.rounds for job in planned)
-    with terminal.bar(console, quiet=asked.quiet or console.quiet) as progress:
-        task = progress.add_task("", total=total, accuracy="-")
-        for job in search.jobs(recorder.folder, done) if search else planned:
-            before = recorder.earlier(job) if going_on and search else None
-            label = f"{job.label} seed {job.seed}" if len(planned) > 1 else job.label
-            if before is not None and before.ended:
-                done.append(before)
-                progress.update(task, advance=before.rounds)
-                continue
-
-            def watch(run: Run, record: Record | None, label: str = label) -> None:
-                if record is None:
-                    _announce(run, console, asked, several=len(planned) > 1)
-                    progress.update(task, description=escape(label), advance=run.round)
-                else:
-                    shown = terminal.percent(record.accuracy)
-                    progress.update(task, advance=1, accuracy=shown)
-
-            options = {"timeout": job.experiment.engine.timeout, **asked.kept}
-            if launched():
-                options["processes"] = None
-            try:
-                trial = run_job(job, recorder, watch, going_on=going_on, **options)
-            except KeyboardInterrupt:
-                left = recorder.earlier(job)
-                after = f" after round {left.records[-1].round}" if left and left.records else ""
-                go_on = f"go on with undrift {_going_on(search)} --resume {recorder.folder}"
-                told = f"{label}: stopped{after}; what was done is kept, {go_on}"
-                console.print(told, highlight=False, markup=False)
-                return [*done, *([left] if left else [])], True
-            if trial.status == "diverged" and len(planned) > 1:
-                console.print(f"{label}: {trial.reason}", highlight=False, markup=False)
-                progress.update(task, advance=trial.rounds - len(trial.records))
-            done.append(trial)
-    return done, False
-
-
-def _going_on(search: Searching | None) -> str:
-    return "run" if search is None else "sweep"
-
-
-def _announce(run: Run, console: Console, asked: RunOptions, *, several: bool) -> None:
-    """Say what begins: of a single run always, of many only if asked."""
-    if several and not asked.verbose:
-        return
-    told = f"{run.algorithm!r}, {run.mode} ({run.why})"
-    console.print(told, highlight=False, markup=False)
-    if asked.verbose:
-        console.print(f"gradients by {run.gradients}", highlight=False, markup=False)
-    if run.world.size > 1:
-        again = f", going on from round {run.round}" if restarted() else ""
-        console.print(f"{run.world.size} processes{again}", highlight=False)
+def _repeated(experiment: Experiment, files: Sequence[Path]) -> Path | None:
+    """Return the folder of results whose experiment is run again, if a file names one."""
+    for path in files:
+        with suppress(ValueError):
+            if path.name == EXPERIMENT and Experiment.read(path) == experiment:
+                return path.parent
+    return None

@@ -1,7 +1,7 @@
-"""`undrift sweep --search N`: cells chosen one after another by Optuna, for each method by itself.
+"""A search: Optuna chooses the cells of a sweep one after another, for each method by itself.
 
-Every choice depends on the seed and on what the cells before came to, so that a search repeats
-itself; going on with one makes the same choices again, and what is finished is read, not run.
+Every choice depends on the seed and on what the cells before came to, so a search repeats itself.
+When a search goes on, the same choices are made again, and finished trials are read, not run.
 """
 
 from __future__ import annotations
@@ -13,63 +13,66 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from undrift.check import require
-from undrift.runs.runner import RunOptions, ExperimentResult, conduct
+from undrift.config.experiment import Experiment, Range, Sweep
 from undrift.engine.processes.rendezvous import launched
 from undrift.errors import UndriftError, optional
-from undrift.config.experiment import Experiment, Range, Sweep
-from undrift.runs.build import resolved
-from undrift.report.collect import mean_last
-from undrift.results.trial import Trial
-from undrift.runs.jobs import SEARCH, Cell, Choice, Job, Planner, axes, merged, read_choice
+from undrift.results.filenames import SEARCH
+from undrift.results.trial import Trial, mean_last
+from undrift.runs.build import resolve_experiment
+from undrift.runs.jobs import Cell, Choice, Job, Planner, merged, read_choice, sweep_axes
+from undrift.runs.result import ExperimentResult
+from undrift.runs.runner import RunOptions, run_experiment
 
-STARTUP = 5  # cells drawn by chance before there is something to learn from
-PATIENCE = 10  # proposals that were tried before until one is drawn by chance
-DIGITS = 4  # of a number drawn from a range, so that it can be read
+STARTUP = 5  # The first cells are drawn by chance, because there is nothing to learn from yet.
+PATIENCE = 10  # After so many proposals of cells that were tried, a cell is drawn by chance.
+DIGITS = 4  # A number drawn from a range has so many digits, so that it can be read.
 Axis = list[Cell] | tuple[str, Range]
 
 
-def searched(experiment: Experiment, count: int, asked: RunOptions) -> ExperimentResult:
-    """Run `count` cells for each method, into a folder as a sweep's."""
+def run_search(experiment: Experiment, count: int, options: RunOptions) -> ExperimentResult:
+    """Run `count` cells for each method, into a folder like a sweep's."""
     require(count >= 1, "--search", "a number of cells >= 1", count)
-    one = experiment.engine.processes == 1 and not launched()
-    require(one, "--search", "one process", "several", "leave --processes out")
+    single = experiment.engine.processes == 1 and not launched()
+    require(single, "--search", "one process", "several", "leave --processes out")
     _optuna()
-    experiment = resolved(experiment)
-    return conduct(experiment, "search", asked, search=Search(experiment, count))
+    experiment = resolve_experiment(experiment)
+    return run_experiment(experiment, "search", options, search=Search(experiment, count))
 
 
 class Search:
-    """The jobs of a search, each method's cells chosen in the light of those before."""
+    """Makes the jobs of a search, each cell chosen by what the method's cells before came to."""
 
     def __init__(self, experiment: Experiment, count: int) -> None:
         self._experiment = experiment
         self._count = count
         methods = range(len(experiment.methods))
-        self._axes = [self._of_method(position) for position in methods]
+        self._axes = [self._axes_of(position) for position in methods]
 
     @property
     def count(self) -> int:
+        """Return the number of cells for each method."""
         return self._count
 
     def probes(self) -> list[Job]:
-        """Jobs with every value of every axis, to be checked before the first is run."""
+        """Return jobs with every value of every axis, to be checked before the first is run."""
         planner = Planner(self._experiment)
         return [
             job
-            for position, own in enumerate(self._axes)
-            for part in _parts(own)
-            for job in _beside(part, own, partial(planner.jobs, position))
+            for position, choices in enumerate(self._axes)
+            for part in _parts(choices)
+            for job in _beside(part, choices, partial(planner.jobs, position))
         ]
 
     @property
     def rounds(self) -> int:
-        """How many there will be, as far as one knows."""
-        cells = sum(min(self._count, _size(own)) for own in self._axes)
+        """Return the rounds of all jobs, as far as they are known."""
+        cells = sum(min(self._count, _size(choices)) for choices in self._axes)
         return int(cells) * len(self._experiment.seeds) * self._experiment.training.rounds
 
     def jobs(self, folder: Path, done: Sequence[Trial]) -> Iterator[Job]:
-        """One after another; `done` grows in the meantime."""
+        """Yield the jobs; the caller appends their trials to `done`."""
         before = read_choice(folder) or Choice(0, {})
         planner, chosen = Planner(self._experiment), dict(before.cells)
         count = max(self._count, before.count)
@@ -81,7 +84,7 @@ class Search:
                 cell = chooser.next(noted[len(tried)] if len(tried) < len(noted) else None)
                 try:
                     upcoming = planner.jobs(position, cell)
-                except ValueError:  # values that do not go together, though each is fine
+                except ValueError:  # Values may not go together, though each is fine.
                     chooser.refuse()
                     continue
                 tried.append(cell)
@@ -91,34 +94,34 @@ class Search:
                 yield from upcoming
                 chooser.tell(mean_last(done[begun:]))
 
-    def _of_method(self, position: int) -> list[Axis]:
-        """What may be chosen for a method; what concerns others only is left as it is."""
+    def _axes_of(self, position: int) -> list[Axis]:
+        """Return what may be chosen for a method, without what concerns other methods only."""
         sweep, planner = self._experiment.sweep, Planner(self._experiment)
         lists = {path: each for path, each in sweep.grid.items() if isinstance(each, list)}
-        found: list[Axis] = []
-        for axis in axes(Sweep(grid={**lists}, together=sweep.together)):
+        choices: list[Axis] = []
+        for axis in sweep_axes(Sweep(grid={**lists}, together=sweep.together)):
             parts = [planner.own(position, part) for part in axis]
-            found.append(list({_key(part): part for part in parts}.values()))
-        found += sweep.ranges.items()
-        return [axis for axis in found if planner.own(position, _first(axis))]
+            choices.append(list({_key(part): part for part in parts}.values()))
+        choices += sweep.ranges.items()
+        return [axis for axis in choices if planner.own(position, _first(axis))]
 
 
 class _Chooser:
-    """Optuna's tree-structured Parzen estimator, kept from trying a cell twice."""
+    """Asks Optuna's tree-structured Parzen estimator for cells, and never takes a cell twice."""
 
-    def __init__(self, own: Sequence[Axis], seed: int) -> None:
+    def __init__(self, choices: Sequence[Axis], seed: int) -> None:
         optuna = _optuna()
         self._failed = optuna.trial.TrialState.FAIL
         sampler = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=STARTUP)
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
-        self._axes = own
-        self._spaces = {str(i): _distribution(axis, optuna) for i, axis in enumerate(own)}
+        self._axes = choices
+        self._spaces = {str(i): _distribution(axis, optuna) for i, axis in enumerate(choices)}
         self._chance = np.random.default_rng(seed)
         self._tried: set[str] = set()
         self._asked: Any = None
 
     def next(self, noted: Cell | None) -> Cell:
-        """The next cell; `noted` is what it was before, which holds whatever Optuna says today."""
+        """Return the next cell: `noted` if the search chose it before, or what Optuna proposes."""
         cell = noted if noted is not None else self._proposed()
         if noted is not None and _key(self._proposed()) != _key(noted):
             self._ask(self._parameters(noted))
@@ -127,13 +130,15 @@ class _Chooser:
 
     @property
     def exhausted(self) -> bool:
+        """Return whether every cell was tried."""
         return bool(len(self._tried) >= _size(self._axes))
 
     def refuse(self) -> None:
-        """The cell cannot be run; nothing is learned from it."""
+        """Tell Optuna that the last cell cannot be run, so that it learns nothing from it."""
         self._study.tell(self._asked, state=self._failed)
 
     def tell(self, reached: float) -> None:
+        """Tell Optuna the accuracy that the last cell has reached."""
         self._study.tell(self._asked, reached)
 
     def _proposed(self) -> Cell:
@@ -160,22 +165,22 @@ class _Chooser:
         return merged([_part(axis, parameters[name]) for name, axis in self._named().items()])
 
     def _parameters(self, cell: Cell) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for name, axis in self._named().items():
-            own = {path: cell.get(path) for path in _first(axis)}
+            part = {path: cell.get(path) for path in _first(axis)}
             if isinstance(axis, list):
-                if own not in axis:
+                if part not in axis:
                     raise UndriftError(
-                        f"{SEARCH} needs cells of the sweep, got {own}; search anew."
+                        f"{SEARCH} needs cells of the sweep, got {part}; search anew."
                     )
-                found[name] = axis.index(own)
+                parameters[name] = axis.index(part)
             else:
-                found[name] = own[axis[0]]
-        return found
+                parameters[name] = part[axis[0]]
+        return parameters
 
 
 def _key(cell: Cell) -> str:
-    """The same for cells that are; 1 and 1.0 are not."""
+    """Return a text that is the same for the same cells; 1 and 1.0 are different."""
     return repr([(path, str(value)) for path, value in cell.items()])
 
 
@@ -190,14 +195,14 @@ def _ends(axis: Axis) -> list[Cell]:
     return [{path: numbers.low}, {path: numbers.high}]
 
 
-def _parts(own: Sequence[Axis]) -> list[Cell]:
-    """Every value by itself; nothing at all where nothing is to be chosen."""
-    return [part for axis in own for part in _ends(axis)] or [{}]
+def _parts(choices: Sequence[Axis]) -> list[Cell]:
+    """Return every value of every axis, or one empty cell if there is no axis."""
+    return [part for axis in choices for part in _ends(axis)] or [{}]
 
 
-def _beside(part: Cell, own: Sequence[Axis], make: Callable[[Cell], list[Job]]) -> list[Job]:
-    """A value beside the first ones of the others, or, if it does not go with them, the last."""
-    ends = [_ends(axis) for axis in own]
+def _beside(part: Cell, choices: Sequence[Axis], make: Callable[[Cell], list[Job]]) -> list[Job]:
+    """Return the jobs of a value beside the first, or else the last, values of the other axes."""
+    ends = [_ends(axis) for axis in choices]
     try:
         return make({**merged([each[0] for each in ends]), **part})
     except ValueError as error:
@@ -207,20 +212,20 @@ def _beside(part: Cell, own: Sequence[Axis], make: Callable[[Cell], list[Job]]) 
             raise error from None
 
 
-def _size(own: Sequence[Axis]) -> Any:
-    """How many cells there are; infinity where numbers are drawn."""
+def _size(choices: Sequence[Axis]) -> Any:
+    """Return the number of cells, infinity if numbers are drawn."""
     return math.prod(
         len(axis)
         if isinstance(axis, list)
         else axis[1].high - axis[1].low + 1
         if axis[1].whole
         else math.inf
-        for axis in own
+        for axis in choices
     )
 
 
 def _part(axis: Axis, value: Any) -> Cell:
-    """What a parameter of Optuna's sets: an index into a list, or a number."""
+    """Return what a parameter of Optuna's sets: an index into a list, or a number."""
     if isinstance(axis, list):
         return axis[int(value)]
     path, numbers = axis

@@ -18,8 +18,7 @@ import torch
 import undrift as ud
 from tests.cli.test_cli import start
 from undrift import testing
-from undrift.cli.main import METHODS
-from undrift.config.hyperparameters import DEFAULT_LR
+from undrift.config.hyperparameters import DEFAULT_LR, METHODS
 from undrift.files import part_of
 
 SCAFFOLD = ud.Scaffold(lr=0.1)

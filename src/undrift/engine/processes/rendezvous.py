@@ -10,9 +10,8 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,8 +24,6 @@ from undrift.engine.processes.transport import backend_message
 from undrift.engine.world import World
 from undrift.errors import WorkerError
 
-P = ParamSpec("P")
-R = TypeVar("R")
 TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
 
 
@@ -59,23 +56,6 @@ def restarted() -> bool:
 def joined() -> bool:
     """Return whether this process has met others."""
     return CONTEXT.joined is not None
-
-
-def propagate_failure(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with a failure of this process told to the others that it has joined."""
-
-    @wraps(function)
-    def propagating(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except BaseException as error:
-            world = CONTEXT.joined
-            if world is None or not world.open:
-                raise
-            with world.failure_scope():
-                raise error
-
-    return propagating
 
 
 def join(timeout: float = TIMEOUT) -> World:
@@ -115,8 +95,8 @@ def _store(rank: int, size: int, timeout: float) -> Store:
     except (RuntimeError, OSError) as error:
         problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
         raise WorkerError(
-            f"Rank {rank} needs to {problem}, got {backend_message(error)} within {timeout:g} s; start "
-            "rank 0 and check MASTER_ADDR and MASTER_PORT.",
+            f"Rank {rank} needs to {problem}, got {backend_message(error)} within {timeout:g} s; "
+            "start rank 0 and check MASTER_ADDR and MASTER_PORT.",
             ranks=[0],
         ) from error
 
@@ -158,8 +138,8 @@ def meet(
         whom = ranks_in_words(silent).lower() if silent else "the others"
         raise WorkerError(
             f"Rank {rank} needs to connect to all others, got no connection to {whom} "
-            f"({backend_message(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME to the "
-            "network's interface.",
+            f"({backend_message(error)}); look whether it has ended, and set GLOO_SOCKET_IFNAME "
+            "to the network's interface.",
             ranks=silent,
         ) from error
     return _remember(Processes(store, rank, size, timeout))

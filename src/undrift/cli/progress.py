@@ -1,0 +1,99 @@
+"""What the command shows of an experiment while it runs: a bar, and a line about each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from undrift.engine.processes.elastic import rank
+from undrift.engine.processes.rendezvous import restarted
+from undrift.engine.run import Run
+from undrift.results.record import Record
+from undrift.results.trial import Trial
+from undrift.runs.jobs import Job
+from undrift.runs.run_job import Observer
+
+
+class ProgressBar(Observer):
+    """An observer that shows the rounds of all jobs as one bar on stderr.
+
+    Only rank 0 of several processes prints.
+    """
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=rank() != 0)
+        self._verbose = verbose
+        self._several = False
+        self._advanced = 0  # rounds of the current job that the bar shows
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("last accuracy {task.fields[accuracy]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=quiet or self._console.quiet,
+        )
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def plan(self, planned: Sequence[Job], rounds: int) -> None:
+        self._several = len(planned) > 1
+        algorithms = [job.method.build() for job in planned]
+        for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):
+            self._say(f"{cls.__name__} communicates at every step: one step a round.")
+        self._task = self._bar.add_task("", total=rounds, accuracy="-")
+        self._bar.start()
+
+    def begin(self, job: Job, run: Run) -> None:
+        self._announce(run)
+        self._advanced = run.round
+        self._bar.update(self._task, description=escape(self._label(job)), advance=run.round)
+
+    def add(self, job: Job, record: Record) -> None:
+        accuracy = "-" if record.accuracy is None else f"{100 * record.accuracy:.2f} %"
+        self._advanced += 1
+        self._bar.update(self._task, advance=1, accuracy=accuracy)
+
+    def end(self, job: Job, trial: Trial) -> None:
+        if trial.status == "diverged" and self._several:
+            self._say(f"{self._label(job)}: {trial.reason}")
+        if self._several:  # The rounds that a job does not run count as done.
+            self._bar.update(self._task, advance=trial.rounds - self._advanced)
+        self._advanced = 0
+
+    def interrupt(self, job: Job, trial: Trial | None, command: str) -> None:
+        after = f" after round {trial.records[-1].round}" if trial and trial.records else ""
+        self._say(
+            f"{self._label(job)}: stopped{after}; what was done is kept, go on with {command}"
+        )
+
+    def _label(self, job: Job) -> str:
+        return f"{job.label} seed {job.seed}" if self._several else job.label
+
+    def _announce(self, run: Run) -> None:
+        """Say how a run is executed: a single run's always, of several only with --verbose."""
+        if self._several and not self._verbose:
+            return
+        self._say(f"{run.algorithm!r}, {run.mode} ({run.why})")
+        if self._verbose:
+            self._say(f"gradients by {run.gradients}")
+        if run.world.size > 1:
+            again = f", going on from round {run.round}" if restarted() else ""
+            self._say(f"{run.world.size} processes{again}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)

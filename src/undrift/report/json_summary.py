@@ -1,0 +1,78 @@
+"""The figures of trials that tables and `--json` show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from undrift.config.experiment import Experiment
+from undrift.report.collect import cell_of
+from undrift.results.metrics import rounds_to, spread
+from undrift.results.trial import Trial, mean_last
+
+PEER_FIGURES = ("node_accuracy", "consensus", "bits", "sign_matching")
+
+
+def peer_figures(seeds: Sequence[Trial]) -> dict[str, float]:
+    """Return the means over seeds of what only peers record, over their last ten rounds."""
+    values = {key: [trial.recent(key) for trial in seeds] for key in PEER_FIGURES}
+    return {
+        key: float(np.mean([value for value in recent if value is not None]))
+        for key, recent in values.items()
+        if any(value is not None for value in recent)
+    }
+
+
+def trial_summary(trial: Trial) -> dict[str, Any]:
+    """Return what `--json` prints of a single trial; its accuracy is that of the last test."""
+    last = next((r for r in reversed(trial.records) if r.loss is not None), None)
+    up, down = trial.total("bytes_up"), trial.total("bytes_down")
+    return {
+        "method": trial.method,
+        "seed": trial.seed,
+        "status": trial.status,
+        "round": trial.records[-1].round if trial.records else 0,
+        "loss": None if last is None else last.loss,
+        "accuracy": None if last is None else last.accuracy,
+        "bytes_up": round(up),
+        "bytes_down": round(down),
+        "bytes": round(up + down),
+        "gradients": round(trial.total("gradients")),
+        "seconds": trial.total("seconds"),
+        "simulated_seconds": trial.total("simulated_seconds") or None,
+        "reason": trial.reason,
+        **peer_figures([trial]),
+        "model_sha256": trial.model_sha256,
+    }
+
+
+def comparison_summary(
+    methods: Mapping[str, Sequence[Trial]], experiment: Experiment
+) -> dict[str, Any]:
+    """Return what `--json` prints of several methods: each one's figures over its seeds."""
+    return {title: _figures(seeds, experiment) for title, seeds in methods.items()}
+
+
+def _figures(seeds: Sequence[Trial], experiment: Experiment) -> dict[str, Any]:
+    evaluation = experiment.evaluation
+    (first_target, *_) = evaluation.target
+    reached = [trial.last for trial in seeds if trial.status == "finished"]
+    return {
+        "lr": str(seeds[0].settings.get("lr")),
+        "cell": dict(cell_of(seeds[0])),
+        "status": [trial.status for trial in seeds],
+        "accuracy": mean_last(seeds),
+        "accuracy_std": spread(reached).std if len(reached) > 1 else None,
+        "accuracies": [trial.last for trial in seeds],
+        **peer_figures(seeds),
+        "rounds_to_target": [
+            rounds_to(trial.records, first_target, evaluation.smoothing) for trial in seeds
+        ],
+        "bytes": [round(trial.megabytes * 1e6) for trial in seeds],
+        "gradients": [trial.total("gradients") for trial in seeds],
+        "seconds": [trial.total("seconds") for trial in seeds],
+        "simulated_seconds": [trial.total("simulated_seconds") for trial in seeds],
+        "model_sha256": [trial.model_sha256 for trial in seeds],
+    }

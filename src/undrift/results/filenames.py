@@ -1,0 +1,8 @@
+"""The names of the files in a folder of results."""
+
+EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
+CURVES, PARTITION, REPORT = "curves.png", "partition.png", "report.html"
+LABEL_COUNTS = "partition.json"  # samples of each label on each client
+MODEL = "model.safetensors"
+SEARCH = "search.json"  # the cells that a search has chosen
+CHECKPOINTS, FIGURES, TRACKED = "checkpoints", "figures", "tracked"

@@ -1,0 +1,1 @@
+"""Running experiments: from an experiment to its folder of results, from Python or the command."""

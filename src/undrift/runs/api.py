@@ -1,0 +1,94 @@
+"""`undrift.run`: an experiment from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from undrift.check import require
+from undrift.config.experiment import Experiment
+from undrift.results.record import Record
+from undrift.runs.folder import read_experiment
+from undrift.runs.jobs import Job, read_choice
+from undrift.runs.result import ExperimentResult
+from undrift.runs.run_job import Observer
+from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.search import run_search
+
+
+def run(
+    experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    resume: str | Path | None = None,
+    on_record: Callable[[Job, Record], None] | None = None,
+    track: str | Sequence[str] = (),
+    search: int = 0,
+) -> ExperimentResult:
+    """Run an experiment: every method with every seed, in every cell of its sweep.
+
+    It runs what `undrift run FILE` runs, writes the same folder, and gives the same bits.
+
+    experiment: an `Experiment`, nested dictionaries as TOML has them, or the path of a TOML file.
+    out: the folder for the records; without it the first free one of `runs/NAME-1`, `runs/NAME-2`,
+        ... under the current folder, where NAME is the file's name or "experiment", as the command
+        does. A folder that holds anything is refused.
+    force: whether an earlier run's files in `out` are replaced.
+    resume: a folder of results to go on with, instead of an experiment; what is finished there is
+        kept.
+    on_record: called with the job and the record after every round, when the record is written.
+    track: trackers besides JSON lines and CSV: "tensorboard", "mlflow", "wandb", "module:Class".
+    search: how many cells Optuna chooses for each method, instead of all of the sweep's.
+
+    A method that diverges is a result: its trial has the status "diverged". Ctrl-C is raised when
+    what was done is written; `resume` goes on with it. With `engine.processes > 1` other processes
+    are started, so a script needs `if __name__ == "__main__":` (docs/distributed.md).
+    """
+    if (experiment is None) == (resume is None):
+        got = "neither" if experiment is None else "both"
+        raise ValueError(f"run needs an experiment, or resume=FOLDER to go on, got {got}.")
+    options = RunOptions(
+        out=None if out is None else Path(out),
+        force=force,
+        resume=None if resume is None else Path(resume),
+        track=[track] if isinstance(track, str) else track,
+        reads=[Path(experiment)] if isinstance(experiment, str | Path) else [],
+        hash_always=True,
+        observer=Observer() if on_record is None else _Callback(on_record),
+    )
+    if options.resume is not None:
+        require(out is None, "run", "no out beside resume, it goes on in its folder", str(out))
+        experiment, choice = read_experiment(options.resume), read_choice(options.resume)
+        search = search or (0 if choice is None else choice.count)
+    if search:
+        result = run_search(_as_experiment(experiment), search, options)
+    else:
+        name = options.reads[0].stem if options.reads else "experiment"
+        result = run_experiment(_as_experiment(experiment), name, options)
+    if result.stopped:
+        raise KeyboardInterrupt(f"go on with undrift.run(resume={str(result.folder)!r})")
+    return result
+
+
+def _as_experiment(experiment: object) -> Experiment:
+    if isinstance(experiment, Experiment):
+        return experiment
+    if isinstance(experiment, str | Path):
+        return Experiment.read(experiment)
+    if isinstance(experiment, Mapping):
+        return Experiment.of(experiment)
+    raise ValueError(
+        f"run needs an Experiment, dictionaries or the path of a TOML file, got {experiment!r}."
+    )
+
+
+class _Callback(Observer):
+    """An observer that calls a function after every round."""
+
+    def __init__(self, on_record: Callable[[Job, Record], None]) -> None:
+        self._on_record = on_record
+
+    def add(self, job: Job, record: Record) -> None:
+        self._on_record(job, record)

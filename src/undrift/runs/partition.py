@@ -1,0 +1,63 @@
+"""Which labels each client holds: counted from the data, kept in the folder, and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.config.experiment import Data
+from undrift.data import Clients
+from undrift.results.filenames import LABEL_COUNTS
+from undrift.results.trial import write_result
+from undrift.runs.build import build_clients, load_dataset
+
+MOST_CLIENTS = 1000  # A heat map of more clients cannot be read.
+
+
+@dataclass(frozen=True)
+class PartitionCounts:
+    """Holds how many samples of each label each client has."""
+
+    counts: NDArray[np.int64]  # (clients, labels)
+    labels: Sequence[str]  # the labels' names
+
+    def write(self, folder: Path) -> None:
+        """Write the counts into the folder, so that a report of it needs no data."""
+        values = {"labels": list(self.labels), "samples": self.counts.tolist()}
+        write_result(folder / LABEL_COUNTS, json.dumps(values) + "\n")
+
+
+def label_counts(clients: Clients, classes: int) -> NDArray[np.int64]:
+    """Return (clients, classes) how many samples of each label each client holds."""
+    targets = clients.targets.numpy()
+    rows = [np.bincount(targets[clients.of(i)], minlength=classes) for i in range(len(clients))]
+    return np.stack(rows)
+
+
+def count_partition(data: Data, seed: int) -> PartitionCounts | None:
+    """Return who holds what with this seed, or None if there are too many clients to show."""
+    clients = build_clients(data, seed)
+    if len(clients) > MOST_CLIENTS:
+        return None
+    dataset = load_dataset(data.name, data.folder)
+    labels = dataset.labels or map(str, range(dataset.classes))
+    return PartitionCounts(label_counts(clients, dataset.classes), tuple(labels))
+
+
+def read_partition(folder: Path) -> PartitionCounts | None:
+    """Return the partition that a folder of results holds, or None if it holds no sound one."""
+    path = folder / LABEL_COUNTS
+    if not path.is_file():
+        return None
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        counts = np.array(values["samples"], dtype=np.int64)
+        return PartitionCounts(counts, tuple(values["labels"]))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,104 @@
+"""What came of an experiment: its trials, and their table, frame, plot and report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undrift.config.experiment import Experiment
+from undrift.results.filenames import REPORT
+from undrift.results.trial import Trial
+from undrift.runs.partition import PartitionCounts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from undrift.report import Comparison
+
+
+@dataclass(frozen=True, repr=False)
+class ExperimentResult:
+    """Holds the trials of an experiment and shows them.
+
+        result = ud.run("experiment.toml")
+        result                     # the table, in a terminal and in a notebook
+        result.trials[0].records
+        result.frame(), result.plot(), result.report("page.html")
+
+    Of a sweep, `table`, `plot` and `report` show each method at the best of its cells; `trials` and
+    `frame` have all of them.
+    """
+
+    folder: Path
+    experiment: Experiment | None  # None if the folder holds records without an experiment
+    trials: Sequence[Trial]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""  # the command that repeats the experiment
+    text: str = ""  # the experiment as its file has it
+    partition: PartitionCounts | None = None
+    head: bool = True  # whether this process is the one that prints and writes
+    stopped: bool = False  # whether the user has interrupted it
+
+    @property
+    def single(self) -> bool:
+        """Return whether one method was run with one seed and nothing was swept."""
+        swept = self.experiment is not None and not self.experiment.sweep.empty
+        return len(self.trials) == 1 and not swept
+
+    def table(self) -> str:
+        """Return the table that the command prints, as text."""
+        from undrift.report.results_table import results_table
+
+        return results_table(self.trials, self.experiment).text()
+
+    def frame(self) -> Any:
+        """Return the records of all trials as a `pandas.DataFrame`, one row a round."""
+        from undrift.report import notebook
+
+        return notebook.frame(self.trials)
+
+    def plot(self, metric: str = "accuracy", against: str = "round", **options: Any) -> Axes:
+        """Return matplotlib's Axes with a curve for each method and seed; `ax=` draws on yours."""
+        from undrift.report import notebook
+        from undrift.report.collect import best_trials
+
+        return notebook.plot(best_trials(self.trials), metric, against, **options)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the HTML page, by default into the folder, and return its path."""
+        from undrift.report import write
+
+        path = self.folder / REPORT if path is None else Path(path)
+        write(self.comparison(), path)
+        return path
+
+    def comparison(self, shown: Sequence[Trial] | None = None) -> Comparison:
+        """Return what a page shows: these trials, or each method at the best of its cells."""
+        from undrift.report import Comparison
+        from undrift.report.collect import best_trials, method_notes, title_of
+
+        shown = best_trials(self.trials) if shown is None else shown
+        partition, experiment = self.partition, self.experiment
+        damaged = sum(trial.damaged for trial in self.trials)
+        return Comparison(
+            title=title_of(experiment, self.folder),
+            trials=shown,
+            target=None if experiment is None else experiment.evaluation.target,
+            command=self.command,
+            experiment=self.text,
+            environment=self.environment,
+            notes={} if experiment is None else method_notes(experiment, shown, self.trials),
+            partition=None if partition is None else partition.counts,
+            labels=() if partition is None else partition.labels,
+            warnings=[f"{damaged} damaged lines of records were left out."] if damaged else [],
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.table()}\nRecords and plots: {self.folder}"
+
+    def _repr_html_(self) -> str:
+        from undrift.report.results_table import results_table
+
+        return results_table(self.trials, self.experiment).html()
