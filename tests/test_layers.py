@@ -1,0 +1,199 @@
+"""Which package may import which; and the page on design shows the tree as it is.
+
+`ALLOWED` is the architecture. An edge that is not in it is a decision: add it here, with a reason in
+the commit, or move what you need to where it belongs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PACKAGE = ROOT / "src" / "undrift"
+BASE = "check core errors field_help files keyed tree"  # modules of the root that anyone may import
+ENGINE_BASE = "participation plan world"  # the bottom of engine/: who, how much, on which rank
+
+ALLOWED = {
+    "base": "",
+    "topology": "base",
+    "optim": "base",
+    "models": "base",
+    "data": "base",
+    "devices": "base data",
+    "comm": "base optim topology",
+    "cost": "base comm",
+    "dry": "base",
+    "algorithms": "base comm dry models optim",
+    "gradients": "base data models",
+    "results": "base models",
+    "config": "base algorithms comm data devices models optim",
+    "engine.base": "base data devices",
+    "engine.processes": "base engine.base",
+    "engine.collectives": "base comm topology engine.base engine.processes",
+    "engine.execution": "base data dry gradients engine.base engine.collectives",
+    "engine.checkpoint": (
+        "base data gradients models results engine.base engine.processes engine"
+    ),
+    "engine.tuning": (
+        "base comm data gradients optim topology engine.base engine.collectives engine.execution "
+        "engine"
+    ),
+    "engine": (
+        "base comm data devices dry gradients models optim results topology engine.base "
+        "engine.processes engine.collectives engine.execution engine.checkpoint engine.tuning"
+    ),
+    "testing": "base data optim topology engine engine.execution",
+    "analysis": "base data models engine engine.execution",
+    "report": "base algorithms config data results testing",
+    "runs": (
+        "base analysis config data devices models optim report results topology engine engine.base "
+        "engine.checkpoint engine.processes"
+    ),
+    "cli": (
+        "base algorithms config data devices models report results runs testing engine "
+        "engine.processes undrift"
+    ),
+    "ddp": "base comm engine.collectives engine.processes",
+    "__main__": "cli",
+    "undrift": "",
+}
+# Imports inside functions that would close a circle: a run draws itself with report's tools, and a
+# file that is written names the version of the package.
+EXCEPTIONS = {("engine", "report"), ("results", "undrift")}
+
+MODULES = {
+    ".".join(("undrift", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def package_of(module: str) -> str:
+    """Return the node of the table that a module belongs to."""
+    parts = module.split(".")[1:]
+    if not parts:
+        return "undrift"
+    if parts[0] in BASE.split():
+        return "base"
+    if parts[0] == "engine" and len(parts) > 1:
+        if parts[1] in ENGINE_BASE.split():
+            return "engine.base"
+        return f"engine.{parts[1]}" if (PACKAGE / "engine" / parts[1]).is_dir() else "engine"
+    return parts[0]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the modules of the package that a file imports, those for type checkers aside."""
+    tree = ast.parse(path.read_text())
+    typed = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If)
+        and isinstance(block.test, ast.Name)
+        and block.test.id == "TYPE_CHECKING"
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typed:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "undrift":
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in MODULES else str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+
+
+def edges() -> set[tuple[str, str]]:
+    pairs = {
+        (package_of(module), package_of(target))
+        for module, path in MODULES.items()
+        for target in imports(path)
+    }
+    return {(source, target) for source, target in pairs if source != target} - EXCEPTIONS
+
+
+def test_packages_import_only_what_the_table_allows() -> None:
+    allowed = {(source, target) for source, row in ALLOWED.items() for target in row.split()}
+    assert not edges() - allowed, "edges that the table does not allow"
+    assert not allowed - edges(), "edges of the table that nobody uses"
+
+
+def test_the_table_has_no_circle() -> None:
+    """The two halves of engine/ are one node here: its folders serve simulate and run."""
+    graph: dict[str, set[str]] = {}
+    for source, row in ALLOWED.items():
+        node = "engine" if source in ("engine.checkpoint", "engine.tuning") else source
+        targets = {
+            "engine" if target in ("engine.checkpoint", "engine.tuning") else target
+            for target in row.split()
+        }
+        graph.setdefault(node, set()).update(targets - {node})
+    TopologicalSorter(graph).prepare()
+
+
+def test_modules_import_each_other_without_a_circle() -> None:
+    """Imports at the head of files, which run when a module is loaded."""
+    graph = {}
+    for module, path in MODULES.items():
+        heads = ast.parse(path.read_text())
+        heads.body = [n for n in heads.body if isinstance(n, ast.Import | ast.ImportFrom)]
+        targets = set()
+        for node in heads.body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("undrift"):
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                targets |= {name if name in MODULES else str(node.module) for name in full}
+        graph[module] = targets - {module, "undrift"}
+    TopologicalSorter(graph).prepare()
+
+
+def test_the_root_holds_the_contract_and_few_modules() -> None:
+    modules = [path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "core")]
+    assert len(modules) <= 10
+
+
+LAYOUT = re.compile(r"## Layout\n.*?```text\n(.*?)```", re.DOTALL)
+
+
+def shown_folders() -> list[str]:
+    """Return the folders of the tree in docs/design.md, as paths."""
+    found = LAYOUT.search((ROOT / "docs" / "design.md").read_text())
+    assert found is not None, "docs/design.md needs a tree under its heading Layout"
+    folders: list[str] = []
+    parents: list[str] = []
+    for line in found.group(1).splitlines():
+        name = line.split()[0] if line.strip() else ""
+        if name.endswith("/"):
+            depth = (len(line) - len(line.lstrip())) // 2
+            parents = [*parents[:depth], name.rstrip("/")]
+            folders.append("/".join(parents))
+            assert len(line.split()) > 3, f"{name} needs a line that says what it holds"
+    return folders
+
+
+def test_the_layout_on_the_page_is_the_file_system() -> None:
+    real = {
+        str(path.parent.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("__init__.py")
+    }
+    shown = shown_folders()
+    assert len(shown) == len(set(shown))
+    assert set(shown) == real
+
+
+@pytest.mark.parametrize("stem", ["simulate"])
+def test_simulate_is_readable_in_one_sitting(stem: str) -> None:
+    """Its body, without signature and docstring, stays below 80 lines, its keywords below 23."""
+    tree = ast.parse((PACKAGE / "engine" / f"{stem}.py").read_text())
+    (function,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == stem)
+    body = function.body[1:]
+    assert (body[-1].end_lineno or 0) - body[0].lineno < 80
+    assert len(function.args.kwonlyargs) <= 22
