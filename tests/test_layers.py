@@ -1,7 +1,7 @@
 """Which package may import which; and the page on design shows the tree as it is.
 
-`ALLOWED` is the architecture. An edge that is not in it is a decision: add it here, with a reason in
-the commit, or move what you need to where it belongs.
+`ALLOWED` is the architecture. An edge that is not in it is a decision: add it here, with a reason
+in the commit, or move what you need to where it belongs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ ALLOWED = {
     "engine.processes": "base engine.base",
     "engine.collectives": "base comm topology engine.base engine.processes",
     "engine.execution": "base data dry gradients engine.base engine.collectives",
-    "engine.checkpoint": (
-        "base data gradients models results engine.base engine.processes engine"
-    ),
+    "engine.checkpoint": ("base data gradients models results engine.base engine.processes engine"),
     "engine.tuning": (
         "base comm data gradients optim topology engine.base engine.collectives engine.execution "
         "engine"
@@ -181,9 +179,7 @@ def shown_folders() -> list[str]:
 
 
 def test_the_layout_on_the_page_is_the_file_system() -> None:
-    real = {
-        str(path.parent.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("__init__.py")
-    }
+    real = {str(path.parent.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("__init__.py")}
     shown = shown_folders()
     assert len(shown) == len(set(shown))
     assert set(shown) == real

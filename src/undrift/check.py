@@ -48,6 +48,6 @@ def require_choice(who: str, name: str, value: str, choices: Iterable[str]) -> N
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A clause naming the nearest known name, or nothing when none is near."""
+    """Return a clause that names the nearest known name, or "" when none is near."""
     near = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
     return f"; the nearest is {near[0]!r}" if near else ""

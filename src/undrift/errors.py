@@ -30,7 +30,7 @@ class DivergenceError(UndriftError):
     def of(
         cls, clients: list[int], round: int, what: str, *, everywhere: bool = False
     ) -> "DivergenceError":
-        """These clients' updates, messages or models are not finite."""
+        """Return the error that names the clients whose updates, messages or models are bad."""
         who = f"client {clients[0]}" if len(clients) == 1 else f"clients {clients}"
         return cls(
             f"Training needs finite {what}, got NaN or Inf from {who} in round {round}; "

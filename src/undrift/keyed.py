@@ -29,7 +29,7 @@ def _digest(seed: int, purpose: str, *counters: int, size: int) -> bytes:
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """A NumPy generator for this purpose alone."""
+    """Return a NumPy generator for this purpose alone."""
     key = int.from_bytes(_digest(seed, purpose, *counters, size=16), "little")
     return np.random.Generator(np.random.Philox(key=key))
 
@@ -49,7 +49,7 @@ _own = _Own()
 def permutation(
     items: NDArray[np.int64], seed: int, purpose: str, *counters: int
 ) -> NDArray[np.int64]:
-    """That of `generator(seed, purpose, *counters)`, in a third of the time."""
+    """Return `generator(seed, purpose, *counters)`'s permutation, in a third of the time."""
     state = _own.fresh
     words = np.frombuffer(_digest(seed, purpose, *counters, size=16), dtype="<u8")
     _own.bits.state = {**state, "state": {**state["state"], "key": words}}
@@ -57,7 +57,7 @@ def permutation(
 
 
 def key(seed: int, purpose: str, *counters: int) -> int:
-    """A signed 64-bit key for the tensor hash below."""
+    """Return a signed 64-bit key for the tensor hash below."""
     return int.from_bytes(_digest(seed, purpose, *counters, size=8), "little", signed=True)
 
 
@@ -69,14 +69,14 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def fold(keys: Tensor, counter: int | Tensor) -> Tensor:
-    """New keys from keys and a counter (a step, a call)."""
+    """Return new keys from keys and a counter (a step, a call)."""
     # As a tensor, because a product of Python integers would not wrap around.
     offset = torch.as_tensor(counter, dtype=torch.int64, device=keys.device) + 1
     return _mix(keys + offset * _GOLDEN)
 
 
 def uniform(keys: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Uniforms in [0, 1) of the given shape from one key, a scalar (or a row under `vmap`).
+    """Return uniforms in [0, 1) of the given shape from one key, a scalar (or a row under `vmap`).
 
     The leading coordinates do not depend on how long the tensor is.
     """

@@ -21,23 +21,23 @@ def map(function: Callable[..., Tensor], tree: T, *others: T) -> T:
 
 
 def named_leaves(tree: Any) -> dict[str, Tensor]:
-    """Leaves by path: {"x": ..., "c": ...} for a NamedTuple, {"": ...} for a bare tensor."""
+    """Return leaves by path: {"x": ..., "c": ...} for a NamedTuple, {"": ...} for a tensor."""
     paths, _ = pytree.tree_flatten_with_path(tree)
     return {pytree.keystr(path).lstrip("."): leaf for path, leaf in paths}
 
 
 def with_leaves(tree: T, values: Sequence[Tensor]) -> T:
-    """A tree of the same structure with other leaves, in the order of `leaves`."""
+    """Return a tree of the same structure with other leaves, in the order of `leaves`."""
     return pytree.tree_unflatten(values, pytree.tree_structure(tree))  # type: ignore[no-any-return]
 
 
 def stack(trees: Sequence[T]) -> T:
-    """One tree whose leaves have a leading axis over the given trees."""
+    """Return one tree whose leaves have a leading axis over the trees."""
     return map(lambda *rows: torch.stack(rows), trees[0], *trees[1:])
 
 
 def row(tree: T, i: int) -> T:
-    """Row i of a stacked tree, as a copy that does not keep the whole stack alive."""
+    """Return row i of a stacked tree, as a copy that does not keep the whole stack alive."""
     return map(lambda leaf: leaf[i].clone(), tree)
 
 

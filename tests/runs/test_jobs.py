@@ -22,7 +22,7 @@ from undrift.results.filenames import SEARCH
 from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs import folder
-from undrift.runs.jobs import ONLY_JOB, Choice, Planner, cells, jobs, read_choice
+from undrift.runs.jobs import ONLY_JOB, Choice, JobPlanner, cells, jobs, read_choice
 from undrift.runs.result import ExperimentResult
 from undrift.runs.runner import RunOptions, run_experiment
 from undrift.runs.search import run_search
@@ -436,13 +436,13 @@ class TestSearch:
 
     def test_planner_tells_what_concerns_a_method(self) -> None:
         cell = {"method.lr": 0.1, "fedprox.mu": 1.0}
-        planner = Planner(self.LISTS)
+        planner = JobPlanner(self.LISTS)
         assert planner.own(0, cell) == {"method.lr": 0.1}
         assert planner.own(1, cell) == cell
 
     def test_what_does_not_fit_another_method_is_not_in_the_way(self) -> None:
         methods = "fedavg", {"name": "fedspeed", "lam": 0.5}  # lam >= lr is needed
-        planner = Planner(experiment(*methods, grid={"method.lr": [0.1, 1.0]}))
+        planner = JobPlanner(experiment(*methods, grid={"method.lr": [0.1, 1.0]}))
         (job,) = planner.jobs(0, {"method.lr": 1.0})
         assert job.method.settings["lr"] == 1.0
         with pytest.raises(ValueError, match="FedSpeed needs lam >= lr"):

@@ -16,7 +16,7 @@ _NAMES: dict[str, Any] = json.loads(
 
 SUMMARIES: dict[str, str] = {name: each["summary"] for name, each in _NAMES["methods"].items()}
 FILE_SUMMARY = (
-    "What an experiment's file says: every method with every seed, in every cell of its sweep."
+    "Run what an experiment's file says: every method with every seed, in every cell of its sweep."
 )
 DATA_SETS = ", ".join(_NAMES["data_sets"])
 MODELS = ", ".join(_NAMES["models"])

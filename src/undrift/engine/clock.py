@@ -40,7 +40,7 @@ class Lap(NamedTuple):
 
 
 def gradient_flops(task: Task, clients: Clients) -> float:
-    """Floating-point operations of one sample's gradient, counted by torch while it is taken."""
+    """Return the floating-point operations of one sample's gradient, as torch counts them."""
     one = torch.from_numpy(clients.index[:1])
     x = task.layout.gather(task.model).requires_grad_()
     inputs, targets = task.prepared(clients.inputs[one]), task.cast(clients.targets[one])
@@ -53,7 +53,7 @@ def gradient_flops(task: Task, clients: Clients) -> float:
 
 @contextmanager
 def _without_onednn() -> Iterator[None]:
-    """So that a recurrent layer is counted by its matrix products instead of not at all."""
+    """Switch oneDNN off, with which torch would not count the products of a recurrent layer."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="TF32")  # about graphics cards, even without one
         with torch.backends.mkldnn.flags(enabled=False):
@@ -67,7 +67,10 @@ class Clock:
     deadline: float | None = None
 
     def with_server(self, plan: Plan, meter: Meter) -> Lap:
-        """The server waits for the slowest, and to the deadline for those who never answer."""
+        """Return the time of a round whose server waits for the slowest client.
+
+        It waits to the deadline for clients that never answer.
+        """
         up, down = (total / max(1, len(plan.ids)) for total in (meter.bytes_up, meter.bytes_down))
         computing = self._computing(plan, meter)
         exchanging = [
@@ -78,7 +81,7 @@ class Clock:
         return _lap(seconds, computing)
 
     def of_peers(self, plan: Plan, meter: Meter, traffic: Traffic) -> Lap:
-        """Everybody computes, then everybody sends and receives at once, hop after hop."""
+        """Return the time of a round in which nodes compute and then exchange, hop after hop."""
         computing = self._computing(plan, meter)
         devices = self.fleet.devices
         sent, got = traffic.links[:-1].sum(1), traffic.links[:, :-1].sum(0)
@@ -111,7 +114,7 @@ class Bill:
 
 
 def measure(algorithm: Federated[Any, Any, Any, Any], executor: Executor, population: int) -> Bill:
-    """Of a round of one client, played twice: the second with one step more."""
+    """Return what a round of one client costs; it is run twice, the second with one step more."""
     first, second = (_trial(algorithm, executor, population, steps) for steps in (1, 2))
     gradients = second.gradients - first.gradients
     planner = executor.planner
@@ -166,7 +169,7 @@ class Paced:
 
 
 def pace(law: Deadline, clock: Clock, bill: Bill, clients: Clients, batch_size: int | None) -> Work:
-    """The deadline on these devices, refused where it gives nobody a step, or somebody too many."""
+    """Return the deadline as steps; raise if no device has time for one, or one for too many."""
     fleet = replace(clock.fleet, slowdown=None)  # as a rule; in a bad round all may miss it
     usual = Paced(law, fleet, bill, clock.flops, clients.sizes, batch_size)
     kinds = zip(fleet.devices, clients.sizes.tolist(), strict=True)

@@ -190,29 +190,19 @@ def _build_run(
         checkpoint_every=request.checkpoint_every,
         clock=setup.clock,
     )
-    planner, facts = setup.planner, setup.facts
+    parts: dict[str, Any] = {
+        "task": task,
+        "planner": setup.planner,
+        "pool": setup.pool,
+        "mode": choice.candidate.mode,
+        "chunk": choice.candidate.chunk,
+        "world": world,
+        "threads": threads,
+    }
     if isinstance(request.algorithm, Peer):
-        nodes = PeerExecutor(
-            task,
-            planner,
-            setup.pool,
-            choice.candidate.mode,
-            choice.candidate.chunk,
-            world=world,
-            threads=threads,
-            trim=worth_trimming(facts, planner),
-        )
+        nodes = PeerExecutor(**parts, trim=worth_trimming(setup.facts, setup.planner))
         return PeerRun(request.algorithm, nodes, settings, setup.links, setup.route)
-    executor = Executor(
-        task,
-        planner,
-        setup.pool,
-        choice.candidate.mode,
-        choice.candidate.chunk,
-        world=world,
-        threads=threads,
-        row_cost=row_cost(facts, planner),
-    )
+    executor = Executor(**parts, row_cost=row_cost(setup.facts, setup.planner))
     return FederatedRun(request.algorithm, executor, settings, request.tap)
 
 

@@ -95,7 +95,7 @@ def cells(sweep: Sweep) -> list[dict[str, Any]]:
 def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:
     """Return all jobs, or those that a search has chosen: by method, then cell, then seed."""
     every = cells(experiment.sweep) if choice is None else []
-    planner = Planner(experiment)
+    planner = JobPlanner(experiment)
     for path in experiment.sweep.paths:
         used = any(_concerns(path, i, experiment) for i in range(len(experiment.methods)))
         remedy = "leave it out, or the method's own value that overrules it"
@@ -112,7 +112,7 @@ def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:
     return planned
 
 
-class Planner:
+class JobPlanner:
     """Makes each job once, with a name that no other job has."""
 
     def __init__(self, experiment: Experiment) -> None:

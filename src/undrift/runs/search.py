@@ -21,7 +21,7 @@ from undrift.errors import UndriftError, optional
 from undrift.results.filenames import SEARCH
 from undrift.results.trial import Trial, mean_last
 from undrift.runs.build import resolve_experiment
-from undrift.runs.jobs import Cell, Choice, Job, Planner, merged, read_choice, sweep_axes
+from undrift.runs.jobs import Cell, Choice, Job, JobPlanner, merged, read_choice, sweep_axes
 from undrift.runs.result import ExperimentResult
 from undrift.runs.runner import RunOptions, run_experiment
 
@@ -57,7 +57,7 @@ class Search:
 
     def probes(self) -> list[Job]:
         """Return jobs with every value of every axis, to be checked before the first is run."""
-        planner = Planner(self._experiment)
+        planner = JobPlanner(self._experiment)
         return [
             job
             for position, choices in enumerate(self._axes)
@@ -74,7 +74,7 @@ class Search:
     def jobs(self, folder: Path, done: Sequence[Trial]) -> Iterator[Job]:
         """Yield the jobs; the caller appends their trials to `done`."""
         before = read_choice(folder) or Choice(0, {})
-        planner, chosen = Planner(self._experiment), dict(before.cells)
+        planner, chosen = JobPlanner(self._experiment), dict(before.cells)
         count = max(self._count, before.count)
         for position, method in enumerate(self._experiment.methods):
             noted = list(before.cells.get(method.title, ()))
@@ -96,7 +96,7 @@ class Search:
 
     def _axes_of(self, position: int) -> list[Axis]:
         """Return what may be chosen for a method, without what concerns other methods only."""
-        sweep, planner = self._experiment.sweep, Planner(self._experiment)
+        sweep, planner = self._experiment.sweep, JobPlanner(self._experiment)
         lists = {path: each for path, each in sweep.grid.items() if isinstance(each, list)}
         choices: list[Axis] = []
         for axis in sweep_axes(Sweep(grid={**lists}, together=sweep.together)):

@@ -14,7 +14,7 @@ from tests.support import on_net
 from undrift import testing, tree
 from undrift.engine.execution.aggregate import UploadSum
 from undrift.engine.execution.client import Stage, client_exchange
-from undrift.engine.execution.pool import Samples
+from undrift.engine.execution.pool import ClientSamples
 from undrift.engine.plan import Assignment, Plan, Planner
 from undrift.engine.world import World
 from undrift.gradients.task import Task
@@ -54,7 +54,7 @@ class Sites:
             )
             if i not in self.states:
                 self.states[i] = self.algorithm.init_client(self.x0, first_down)
-            samples = Samples(inputs, targets, [np.arange(len(targets))])
+            samples = ClientSamples(inputs, targets, [np.arange(len(targets))])
             done = client_exchange(stage, self.states[i], self.task, samples, assignment)
             self.states[i] = done.state
             self.bytes_up += done.cost.bytes_up

@@ -14,7 +14,7 @@ from torch import Tensor
 from undrift import dry, tree
 from undrift.core import Federated, Loop, Prelude, Vector
 from undrift.engine.execution.local import Group, LocalLoop, Meter, ObservedLoop
-from undrift.engine.execution.pool import Samples
+from undrift.engine.execution.pool import ClientSamples
 from undrift.engine.plan import Assignment
 from undrift.gradients.task import Task
 
@@ -58,7 +58,7 @@ def client_exchange(
     stage: Stage,
     state: Any,
     task: Task,
-    samples: Samples,
+    samples: ClientSamples,
     assignment: Assignment,
     *,
     observed: bool = False,

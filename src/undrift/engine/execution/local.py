@@ -15,7 +15,7 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.core import Objective
 from undrift.engine.execution.batches import Keys, Minibatches
-from undrift.engine.execution.pool import Samples
+from undrift.engine.execution.pool import ClientSamples
 from undrift.engine.execution.tables import BatchTable, full_table, minibatch_table
 from undrift.engine.execution.threads import Stopped
 from undrift.engine.plan import Assignment
@@ -64,7 +64,7 @@ class Group:
     def __init__(
         self,
         task: Task,
-        samples: Samples,
+        samples: ClientSamples,
         assignment: Assignment,
         *,
         stacked: bool,

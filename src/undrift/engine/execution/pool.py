@@ -13,7 +13,7 @@ from undrift.engine.participation import Ids
 from undrift.gradients.task import Task
 
 
-class Samples(NamedTuple):
+class ClientSamples(NamedTuple):
     """Holds the samples of some clients as rows of two tensors, which may hold others' rows, too.
 
     A client that runs elsewhere passes its own samples and `held = [arange(n)]`.
@@ -37,6 +37,6 @@ class Pool:
         """Return the clients' samples on the device and in the dtype of the task's model."""
         return cls(task.cast(clients.inputs), task.cast(clients.targets), clients)
 
-    def samples(self, ids: Ids) -> Samples:
+    def samples(self, ids: Ids) -> ClientSamples:
         """Return the samples of these clients; nothing is copied."""
-        return Samples(self.inputs, self.targets, [self.clients.of(int(i)) for i in ids])
+        return ClientSamples(self.inputs, self.targets, [self.clients.of(int(i)) for i in ids])

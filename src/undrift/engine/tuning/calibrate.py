@@ -138,9 +138,9 @@ def _memory() -> Path:
 def _read() -> dict[str, Any]:
     """Return the answers of earlier calibrations; none if the file is missing or damaged."""
     with suppress(OSError, ValueError):
-        found = json.loads(_memory().read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
+        answers = json.loads(_memory().read_text(encoding="utf-8"))
+        if isinstance(answers, dict):
+            return answers
     return {}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,6 +14,7 @@ from undrift.core import Federated, Peer
 from undrift.engine.collectives.inprocess import InProcessExchange
 from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.executor import BaseExecutor
 from undrift.engine.execution.local import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.execution.pool import Pool
@@ -24,6 +27,8 @@ from undrift.gradients.task import Task
 from undrift.optim.schedules import resolve
 from undrift.topology import complete
 
+E = TypeVar("E", bound=BaseExecutor)
+
 
 def federated_trial(
     algorithm: Federated[Any, Any, Any, Any],
@@ -33,20 +38,7 @@ def federated_trial(
     facts: Facts,
 ) -> TrialRound:
     """Return a function that runs a small round of a method with a server."""
-    executors: dict[Candidate, Executor] = {}  # reused, as a run reuses its models for threads
-
-    def executor_for(candidate: Candidate) -> Executor:
-        if candidate not in executors:
-            executors[candidate] = Executor(
-                replace(task, channels_last=candidate.channels_last),
-                planner,
-                pool,
-                candidate.mode,
-                candidate.chunk,
-                threads=candidate.threads,
-                row_cost=row_cost(facts, planner),
-            )
-        return executors[candidate]
+    executor_for = _executors(Executor, task, planner, pool, row_cost=row_cost(facts, planner))
 
     def trial(plan: Plan, candidate: Candidate) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
@@ -65,20 +57,8 @@ def peer_trial(
     facts: Facts,
 ) -> TrialRound:
     """Return a function that runs a small round of a method without a server."""
-    executors: dict[Candidate, PeerExecutor] = {}
-
-    def executor_for(candidate: Candidate) -> PeerExecutor:
-        if candidate not in executors:
-            executors[candidate] = PeerExecutor(
-                replace(task, channels_last=candidate.channels_last),
-                planner,
-                pool,
-                candidate.mode,
-                candidate.chunk,
-                threads=candidate.threads,
-                trim=worth_trimming(facts, planner),
-            )
-        return executors[candidate]
+    trim = worth_trimming(facts, planner)
+    executor_for = _executors(PeerExecutor, task, planner, pool, trim=trim)
 
     def trial(plan: Plan, candidate: Candidate) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
@@ -92,3 +72,23 @@ def peer_trial(
             return executor.peer_round(now, plan, nodes, exchange, Meter(size))
 
     return trial
+
+
+def _executors(
+    kind: type[E], task: Task, planner: Planner, pool: Pool, **options: Any
+) -> Callable[[Candidate], E]:
+    """Return a function from a candidate to its executor; a run reuses its executor, too."""
+
+    @cache
+    def executor_for(candidate: Candidate) -> E:
+        return kind(
+            replace(task, channels_last=candidate.channels_last),
+            planner,
+            pool,
+            candidate.mode,
+            candidate.chunk,
+            threads=candidate.threads,
+            **options,
+        )
+
+    return executor_for

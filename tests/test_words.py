@@ -1,0 +1,123 @@
+"""Docstrings begin with a verb, and a class name stands for one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from tests.support import ROOT
+
+SOURCES = sorted((ROOT / "src" / "undrift").rglob("*.py"))
+VERBS = frozenset(
+    [
+        "Accept",
+        "Add",
+        "Append",
+        "Apply",
+        "Begin",
+        "Build",
+        "Call",
+        "Check",
+        "Choose",
+        "Claim",
+        "Collect",
+        "Compare",
+        "Compute",
+        "Convert",
+        "Copy",
+        "Count",
+        "Create",
+        "Crop",
+        "Cut",
+        "Declare",
+        "Describe",
+        "Divide",
+        "Do",
+        "Download",
+        "Draw",
+        "Drop",
+        "End",
+        "Escape",
+        "Evaluate",
+        "Exit",
+        "Fill",
+        "Find",
+        "Flush",
+        "Give",
+        "Group",
+        "Grow",
+        "Hear",
+        "Join",
+        "Keep",
+        "Leave",
+        "Let",
+        "Link",
+        "List",
+        "Load",
+        "Make",
+        "Mark",
+        "Merge",
+        "Move",
+        "Open",
+        "Pass",
+        "Plan",
+        "Print",
+        "Put",
+        "Raise",
+        "Read",
+        "Reduce",
+        "Refuse",
+        "Remove",
+        "Replace",
+        "Reset",
+        "Resize",
+        "Return",
+        "Run",
+        "Save",
+        "Say",
+        "Seed",
+        "Send",
+        "Set",
+        "Show",
+        "Silence",
+        "Sort",
+        "Stand",
+        "Start",
+        "Stop",
+        "Sum",
+        "Switch",
+        "Take",
+        "Tell",
+        "Trace",
+        "Train",
+        "Try",
+        "Update",
+        "Use",
+        "Wait",
+        "Write",
+        "Yield",
+    ]
+)
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    """A new verb is welcome here; a fragment such as "The folder of ..." is not."""
+    others = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                words = (ast.get_docstring(node) or "Return").split()
+                if words[0].strip(".,:`") not in VERBS:
+                    place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    others.append(f"{place} {node.name}: {' '.join(words[:8])}")
+    assert not others
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    names = Counter(
+        node.name
+        for path in SOURCES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
