@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 import undrift as ud
 from tests.algorithms.test_contract import DEFAULTS, VARIANTS
 from undrift import dry, testing, tree
-from undrift.engine.execution.cohort import Executor
-from undrift.engine.execution.local import Meter
+from undrift.engine.execution.cohort import FederatedExecutor
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.round import federated_round
 from undrift.engine.participation import parse, population_weights
 from undrift.engine.plan import Planner
@@ -110,7 +110,7 @@ def test_a_rank_without_a_client_adds_zeros_and_reads_no_data(algorithm: Any) ->
     weights = population_weights("size", Sizes.sizes)
     planner = Planner(Sizes(), weights, parse([[0]]), ud.Steps(2), 4, seed=0)
     world, x0 = SecondRank(), task.layout.gather(model)
-    executor = Executor(task, planner, Untouchable(), "loop", 1, world=world)
+    executor = FederatedExecutor(task, planner, Untouchable(), "loop", 1, world=world)
     meter = Meter(1)
     with torch.no_grad():
         server = algorithm.init(x0)

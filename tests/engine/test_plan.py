@@ -65,7 +65,7 @@ def test_equal_steps_have_exactly_their_mean() -> None:
 
 @pytest.mark.parametrize(("steps", "mean"), [(3, 3.0), ([1, 2], 1.5)])
 def test_a_trial_weighs_its_clients_alike(steps: Any, mean: float) -> None:
-    plan = Plan.trial(np.array([1, 4]), steps, 8, t=2)
+    plan = Plan.equal(np.array([1, 4]), steps, 8, t=2)
     assert plan.weights.tolist() == [0.5, 0.5]
     assert plan.counts.tolist() == np.broadcast_to(steps, 2).tolist()
     assert plan.mean_count == mean

@@ -105,7 +105,7 @@ def test_stacking_sorts_clients_by_work() -> None:
 def test_clients_that_end_early_do_not_wait_for_long_ones(
     counts: list[int], row_cost: float, expected: list[list[int]]
 ) -> None:
-    plan = Plan.trial(np.arange(len(counts)), counts, len(counts))
+    plan = Plan.equal(np.arange(len(counts)), counts, len(counts))
     groups = plan.groups_of_like_work(10, row_cost)
     assert [group.tolist() for group in groups] == expected
     assert [len(group) for group in plan.groups_of_like_work(1, row_cost)] == [1] * len(counts)

@@ -34,8 +34,8 @@ def report(
     """
     from undrift import report as pages
     from undrift.report.json_summary import comparison_summary
-    from undrift.report.results_table import methods_table
     from undrift.report.terminal import print_table, say, wide_console
+    from undrift.report.terminal_table import methods_table
     from undrift.results.filenames import FIGURES, REPORT
     from undrift.results.trial import by_label
     from undrift.runs.folder import read

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -136,7 +136,7 @@ def run_and_print(
     from undrift.runs.runner import RunOptions, run_experiment
     from undrift.runs.search import run_search
 
-    def start_processes(folder: Path, experiment: "Experiment") -> None:
+    def start_processes(folder: Path, experiment: "Experiment") -> NoReturn:
         saves = experiment.engine.checkpoint_every > 0 or run_options.checkpoint is not None
         keeps_folder = run_options.resume is not None
         _start_processes(None if keeps_folder else folder, experiment, saves=saves)

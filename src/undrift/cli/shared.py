@@ -184,7 +184,7 @@ def output_options(
 
 @dataclass(frozen=True)
 class FileChanges:
-    """Holds the options of an experiment that a file or a folder of results says."""
+    """Holds `--set` and `--resume`."""
 
     changes: Sequence[str]
     resume: Path | None

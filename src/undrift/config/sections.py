@@ -55,9 +55,6 @@ PartitionForm = Annotated[str, parsed_by(partition.validate_shorthand)]
 AvailabilityForm = Annotated[str, parsed_by(lambda text: parse_availability(text, seed=0))]
 
 
-KernelForm = Annotated[bool | Literal["always", "require"], BeforeValidator(_check_kernels)]
-
-
 class Part(BaseModel):
     """A section of an experiment, which refuses unknown names."""
 

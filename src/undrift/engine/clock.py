@@ -24,8 +24,8 @@ from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
 from undrift.devices import Fleet
 from undrift.engine.collectives.traffic import Traffic
-from undrift.engine.execution.cohort import Executor
-from undrift.engine.execution.local import Meter
+from undrift.engine.execution.cohort import FederatedExecutor
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.round import federated_round
 from undrift.engine.plan import Plan
 from undrift.gradients.task import Task
@@ -113,7 +113,9 @@ class Bill:
     gradients: float  # per step
 
 
-def measure(algorithm: Federated[Any, Any, Any, Any], executor: Executor, population: int) -> Bill:
+def measure(
+    algorithm: Federated[Any, Any, Any, Any], executor: FederatedExecutor, population: int
+) -> Bill:
     """Return what a round of one client costs; it is run twice, the second with one step more."""
     first, second = (_trial(algorithm, executor, population, steps) for steps in (1, 2))
     gradients = second.gradients - first.gradients
@@ -125,11 +127,14 @@ def measure(algorithm: Federated[Any, Any, Any, Any], executor: Executor, popula
 
 
 def _trial(
-    algorithm: Federated[Any, Any, Any, Any], executor: Executor, population: int, steps: int
+    algorithm: Federated[Any, Any, Any, Any],
+    executor: FederatedExecutor,
+    population: int,
+    steps: int,
 ) -> Meter:
     now, x0 = resolve(algorithm, 0), executor.task.layout.gather(executor.task.model)
     meter = Meter(1)
-    plan = Plan.trial(np.array([0]), steps, population)
+    plan = Plan.equal(np.array([0]), steps, population)
     with torch.no_grad():
         federated_round(now, executor, plan, now.init(x0), {}, x0, meter)
     return meter

@@ -9,8 +9,8 @@ import numpy as np
 
 from undrift.core import Federated, Vector
 from undrift.engine.checkpoint import store
-from undrift.engine.execution.cohort import Executor, Tap
-from undrift.engine.execution.local import Meter
+from undrift.engine.execution.cohort import FederatedExecutor, Tap
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.round import federated_round
 from undrift.engine.plan import Plan
 from undrift.engine.run import Run
@@ -26,7 +26,7 @@ class FederatedRun(Run):
     def __init__(
         self,
         algorithm: Federated[Any, Any, Any, Any],
-        executor: Executor,
+        executor: FederatedExecutor,
         settings: RunSettings,
         tap: Tap | None,
     ) -> None:

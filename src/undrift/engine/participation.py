@@ -1,4 +1,6 @@
-"""Who takes part in a round, and with which weight.
+"""The laws of participation, which draw the clients of a round and their weights.
+
+`engine/plan.py` asks them and removes clients that fail.
 
 Which combinations are unbiased for sum_i w_i D_i (docs/participation.md has the numbers):
 * everybody, any weights: exact;

@@ -20,7 +20,7 @@ from undrift.engine.collectives.base import Exchange
 from undrift.engine.collectives.inprocess import InProcessExchange
 from undrift.engine.collectives.network import NetworkExchange
 from undrift.engine.collectives.traffic import Traffic
-from undrift.engine.execution.local import Meter
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.plan import Plan
 from undrift.engine.processes.group import Processes
@@ -98,7 +98,7 @@ class PeerRun(Run):
 
     def _begin(self) -> Any:
         """Return the states before the first round; a resumed run does not pay for them."""
-        plan = Plan.trial(np.arange(self.size), 1, self.size, t=-1)
+        plan = Plan.equal(np.arange(self.size), 1, self.size, t=-1)
         with self._computing(self.size):
             return self._executor.init(resolve(self.algorithm, 0), plan, self._x0, self._started)
 

@@ -1,4 +1,4 @@
-"""The plan of a round: who takes part, with which weight, and how many steps each client runs.
+"""The plan of a round: its cohort, drawn by a law of participation, and each client's steps.
 
 A plan needs the sizes and the availability of the clients, which are a `Census`, and none of their
 samples. Which samples a step sees is decided in `execution/tables.py`.
@@ -70,8 +70,8 @@ class Plan:
     start: float = 0.0  # on the simulated clock, after waiting until somebody is present
 
     @classmethod
-    def trial(cls, ids: Ids, steps: int | Sequence[int], population: int, t: int = 0) -> Plan:
-        """Return a round of these clients with equal weights, for a run whose result is unused.
+    def equal(cls, ids: Ids, steps: int | Sequence[int], population: int, t: int = 0) -> Plan:
+        """Return a round of these clients with equal weights, which nothing has drawn.
 
         `steps` is K_i, one number for all clients or one for each.
         """

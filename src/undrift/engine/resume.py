@@ -54,7 +54,7 @@ class Resumable(ABC):
         """Return the part of the state that this process saves."""
         return self.state
 
-    def keep_checkpoints(
+    def use_checkpoints(
         self, checkpoint: str | Path | None, resume: str | Path | None, **settings: str
     ) -> None:
         """Save to one folder and resume from another, whose `settings` must be the same."""
@@ -63,23 +63,23 @@ class Resumable(ABC):
         own = store.settings_of(self.algorithm, self._task, self._planner, self._clients)
         self._saved_settings = own | store.without_addresses(settings)
         self.world.require_same(self._saved_settings | self._common_settings())
-        goal = None if checkpoint is None else Path(checkpoint)
+        target = None if checkpoint is None else Path(checkpoint)
         source = None if resume is None else Path(resume)
-        restarted = goal is not None and shards.restarted_here(goal, self.world)
-        if goal is not None and restarted and shards.must_resume(goal, self.world):
-            source = goal
+        restarted = target is not None and shards.restarted_here(target, self.world)
+        if target is not None and restarted and shards.must_resume(target, self.world):
+            source = target
         if source is not None:
             self._load(source)
-        if goal is None:
+        if target is None:
             return
-        goes_on = restarted or (source is not None and source.resolve() == goal.resolve())
-        if not goes_on and shards.hold_checkpoints(goal, self.world):
+        goes_on = restarted or (source is not None and source.resolve() == target.resolve())
+        if not goes_on and shards.hold_checkpoints(target, self.world):
             raise ValueError(
                 f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints of an "
                 "earlier run; pass it as resume too, or choose another."
             )
-        shards.claim(goal, self.world)
-        self._checkpoint = goal
+        shards.claim(target, self.world)
+        self._checkpoint = target
 
     def _common_settings(self) -> dict[str, str]:
         """Return what processes must have in common besides the saved settings."""
@@ -95,9 +95,8 @@ class Resumable(ABC):
             "torch": torch.__version__,
         }
 
-    def _save(self) -> None:
-        if self._checkpoint is None:
-            return
+    def _save(self, folder: Path) -> None:
+        """Save the state after this round."""
         snapshot = store.Snapshot(
             round=self.round,
             x0=self._x0,
@@ -108,9 +107,11 @@ class Resumable(ABC):
             settings=self._saved_settings,
             execution=self.execution,
         )
-        store.write(shards.own_folder(self._checkpoint, self.world), snapshot)
+        store.write(shards.own_folder(folder, self.world), snapshot)
 
     def _load(self, folder: Path) -> None:
+        """Restore the state of the newest round in the folder."""
+
         def read(path: Path, round: int) -> store.Snapshot:
             return store.read(
                 path,

@@ -15,10 +15,10 @@ from undrift.core import Vector
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
 from undrift.engine.evaluate import Evaluator, Score
-from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.executor import Mode
-from undrift.engine.execution.local import Meter
 from undrift.engine.execution.memory import retain_freed_memory
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan
@@ -36,7 +36,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
     record_type: ClassVar[type[Record]] = Record
 
     def __init__(
-        self, algorithm: Any, executor: Executor | PeerExecutor, settings: RunSettings
+        self, algorithm: Any, executor: FederatedExecutor | PeerExecutor, settings: RunSettings
     ) -> None:
         self.algorithm = algorithm
         self.rounds = settings.rounds
@@ -133,8 +133,8 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
             raise StopIteration
         if not self.world.open:
             raise UndriftError(
-                "A run needs its other processes to go on, got one that has let them go (it was "
-                "closed, failed, or another began); start it again, with resume if it was saved."
+                "A run needs its other processes to go on, but they have ended (the run was closed, "
+                "it failed, or another run began); start it again, with resume if it was saved."
             )
         try:
             self._tell_workers("next")
@@ -158,7 +158,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
     def _run_round(self) -> Record:
         """Plan a round, run it, record it, and save it where that is due."""
         if self.round == 0 and self._checkpoint is not None:
-            self._save()
+            self._save(self._checkpoint)
         start = time.perf_counter()
         plan = self._planner.plan(self.round, self.totals.simulated_seconds)
         meter = Meter(len(plan.ids))
@@ -172,7 +172,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         self.records.append(record)
         due = self.round % self._settings.checkpoint_every == 0 or self.round == self.rounds
         if self._checkpoint is not None and due:
-            self._save()
+            self._save(self._checkpoint)
         return record
 
     @property
@@ -186,16 +186,16 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
 
     @contextmanager
     def _computing(self, clients: int) -> Iterator[None]:
-        """Set the intra-op threads that a step is worth; one if clients are on threads already."""
+        """Give torch the intra-op threads that a step can use; one if clients are on threads."""
         elements = self._elements_per_step(clients, self._settings.facts.activations)
         with torch.no_grad(), intra_op_threads(elements), retain_freed_memory(self._reused_bytes):
             yield
 
-    def _clock_fields(self, plan: Plan, time: Callable[[Clock], Lap]) -> dict[str, Any]:
+    def _clock_fields(self, plan: Plan, lap_of: Callable[[Clock], Lap]) -> dict[str, Any]:
         """Return the record's fields of the simulated clock, where there is one."""
         if self._settings.clock is None:
             return {}
-        lap = time(self._settings.clock)
+        lap = lap_of(self._settings.clock)
         # The server may have waited for a client to be there before the round began.
         seconds = plan.start - self.totals.simulated_seconds + lap.seconds
         used = lap.utilisation * lap.seconds / seconds if seconds > 0 else 0.0

@@ -15,7 +15,7 @@ from undrift.devices import parse as parse_devices
 from undrift.engine import participation as laws
 from undrift.engine import validate
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
-from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Planner
 from undrift.engine.settings import SimulationRequest
@@ -115,7 +115,7 @@ def _with_clock(
     limit = work.seconds if isinstance(work, Deadline) else None
     clock = Clock(fleet, gradient_flops(task, clients), limit)
     if isinstance(work, Deadline) and isinstance(request.algorithm, Federated):
-        executor = Executor(task, planner, pool, "loop", 1)
+        executor = FederatedExecutor(task, planner, pool, "loop", 1)
         bill = measure(request.algorithm, executor, len(clients))
         planner = replace(planner, work=pace(work, clock, bill, clients, request.batch_size))
     return clock, planner

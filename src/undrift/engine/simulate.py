@@ -17,7 +17,7 @@ from undrift.data.work import Work
 from undrift.devices import Fleet
 from undrift.engine import participation as laws
 from undrift.engine.checkpoint import shards
-from undrift.engine.execution.cohort import Executor, Tap
+from undrift.engine.execution.cohort import FederatedExecutor, Tap
 from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.federated_run import FederatedRun
@@ -71,7 +71,7 @@ def simulate(
     processes: int | None = None,
     timeout: float = TIMEOUT,
 ) -> Run:
-    """Train `model` on `clients` with `algorithm`; iterate over the result for its records.
+    """Return a run that trains a copy of `model` on `clients`; each iteration is one round.
 
     Everything is checked here, before the first round.
 
@@ -119,7 +119,7 @@ def simulate(
         if isinstance(run, PeerRun):
             digest = setup.links.digest() if setup.links else "None"
             links = {"topology": digest, "allreduce": repr(setup.route)}
-        run.keep_checkpoints(checkpoint, resume, **links)
+        run.use_checkpoints(checkpoint, resume, **links)
         return follow(run)
 
 
@@ -129,7 +129,7 @@ def check(
     clients: Clients,
     **options: Any,
 ) -> None:
-    """Raise for what `simulate` refuses in one process, with its arguments; start nothing."""
+    """Raise what `simulate` would raise in one process for these arguments; start nothing."""
     defaults: dict[str, Any] = dict(simulate.__kwdefaults__ or {})
     arguments = {"algorithm": algorithm, "model": model, "clients": clients}
     request = SimulationRequest(**{**defaults, **arguments, **options})
@@ -202,7 +202,7 @@ def _build_run(
     if isinstance(request.algorithm, Peer):
         nodes = PeerExecutor(**parts, trim=worth_trimming(setup.facts, setup.planner))
         return PeerRun(request.algorithm, nodes, settings, setup.links, setup.route)
-    executor = Executor(**parts, row_cost=row_cost(setup.facts, setup.planner))
+    executor = FederatedExecutor(**parts, row_cost=row_cost(setup.facts, setup.planner))
     return FederatedRun(request.algorithm, executor, settings, request.tap)
 
 

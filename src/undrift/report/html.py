@@ -12,9 +12,9 @@ from typing import Any
 from undrift.errors import optional
 from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
+from undrift.report.page_tables import primary, results, to_target
 from undrift.report.partition_map import partition_map
 from undrift.report.summary import endings, summary
-from undrift.report.table import primary, results, to_target
 from undrift.results.strictjson import dumps
 
 DRAWING = ("scales.js", "marks.js", "curves.js")

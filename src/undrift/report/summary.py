@@ -6,7 +6,7 @@ from functools import partial
 
 from undrift.report.comparison import Comparison
 from undrift.report.numerals import grouped, spread_amount, spread_percent, target
-from undrift.report.table import gather, primary, reached, rounds_run, rounds_to_target
+from undrift.report.page_tables import gather, primary, reached, rounds_run, rounds_to_target
 from undrift.results.metrics import spread
 
 

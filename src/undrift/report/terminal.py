@@ -17,14 +17,14 @@ from undrift.report.collect import best_cells, by_method, cell_text, title_of
 from undrift.report.comparison import Comparison
 from undrift.report.html import write
 from undrift.report.json_summary import comparison_summary, trial_summary
-from undrift.report.results_table import WIDTH, ResultsTable, results_table
 from undrift.report.sweep_heatmap import grids, plot_grids
+from undrift.report.terminal_table import WIDTH, ResultsTable, results_table
 from undrift.results.filenames import CURVES, REPORT
 from undrift.results.strictjson import dumps
 from undrift.results.trial import Trial, mean_last
 
 Cells = Mapping[str, Sequence[Trial]]  # the seeds of each cell, by label
-MOST_COLUMNS = 10  # A table with a column for each cell has at most so many.
+MOST_CELLS = 10  # A table with a column for each cell has at most so many.
 
 
 def wide_console(*, stderr: bool = False) -> Console:
@@ -95,7 +95,7 @@ def _print_sweep(
         return
     maps = grids(methods, experiment.sweep)
     if not maps:
-        many = max(len(cells) for cells in methods.values()) > MOST_COLUMNS
+        many = max(len(cells) for cells in methods.values()) > MOST_CELLS
         console.print(_best_cells_table(methods) if many else _cells_table(methods))
         return
     for each in maps:
@@ -106,9 +106,9 @@ def _print_sweep(
 
 def _best_cells_table(methods: Mapping[str, Cells]) -> Table:
     """Return the best cells of each method, a row each."""
-    table = Table("method", "cell", "accuracy %", title=f"The best {MOST_COLUMNS} cells of each")
+    table = Table("method", "cell", "accuracy %", title=f"The best {MOST_CELLS} cells of each")
     for title, cells in methods.items():
-        ranked = sorted(cells.values(), key=mean_last, reverse=True)[:MOST_COLUMNS]
+        ranked = sorted(cells.values(), key=mean_last, reverse=True)[:MOST_CELLS]
         for i, seeds in enumerate(ranked):
             accuracy = f"{100 * mean_last(seeds):.2f}"
             table.add_row(Text("" if i else title), Text(_heading(seeds[0])), accuracy)

@@ -83,7 +83,7 @@ def by_label(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
 
 
 def mean_last(seeds: Sequence[Trial]) -> float:
-    """Return the mean over seeds of `Trial.last`; a run that diverged counts as 0."""
+    """Return the mean over seeds of `Trial.last`; a run that did not finish counts as 0."""
     return float(np.mean([t.last if t.status == "finished" else 0.0 for t in seeds]))
 
 

@@ -49,7 +49,7 @@ class ExperimentResult:
 
     def table(self) -> str:
         """Return the table that the command prints, as text."""
-        from undrift.report.results_table import results_table
+        from undrift.report.terminal_table import results_table
 
         return results_table(self.trials, self.experiment).text()
 
@@ -99,6 +99,6 @@ class ExperimentResult:
         return f"{self.table()}\nRecords and plots: {self.folder}"
 
     def _repr_html_(self) -> str:
-        from undrift.report.results_table import results_table
+        from undrift.report.terminal_table import results_table
 
         return results_table(self.trials, self.experiment).html()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from undrift.analysis.drift import Drift
 from undrift.config.hyperparameters import hyper_parameters
@@ -29,12 +29,12 @@ from undrift.runs.jobs import ONLY_JOB, Job
 class Observer:
     """Hears of every job of an experiment while it runs; a subclass overrides what it needs.
 
-    `plan` comes first, then `begin`, `add` after every round, and `end` for each job. A job that an
-    earlier start has finished has an `end` alone.
+    `plan` comes first, then `begin`, `add` after every round, and `end` for each job. In a search a
+    job that an earlier start has finished has an `end` alone; elsewhere it is not announced.
     """
 
     def plan(self, planned: Sequence[Job], rounds: int) -> None:
-        """Hear of the jobs before the first of them begins, and of their rounds in all."""
+        """Hear of the jobs, or the first ones of a search, and of the rounds of all of them."""
 
     def begin(self, job: Job, run: Run) -> None:
         """Hear that a job begins; `run.round` is not 0 if it goes on from a checkpoint."""
@@ -235,9 +235,7 @@ class _JobInProgress:
 
 
 class DriftLog:
-    """A tracker that writes the drift of each round as a line of a file, or keeps it in memory."""
-
-    required: ClassVar[bool] = True
+    """Writes the drift of each round as a line of a file, or keeps it in memory."""
 
     def __init__(self, drift: Drift, path: Path | None) -> None:
         self._drift, self._path = drift, path
@@ -255,9 +253,6 @@ class DriftLog:
         """Add the line of the round that was recorded last."""
         self._rounds.append(asdict(self._drift.rounds[-1]))
         self._write()
-
-    def end(self, trial: Trial) -> None:
-        """Do nothing, because every line is written when it is added."""
 
     def recent(self) -> dict[str, float]:
         """Return the means over the last ten rounds of what could be measured."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from undrift.check import require
 from undrift.config.experiment import Experiment
@@ -50,8 +50,8 @@ class RunOptions:
     hash_always: bool = False  # whether models are hashed even if processes must send them for it
     arguments: Sequence[str] | None = None  # of the command, for environment.json
     observer: Observer = field(default_factory=Observer)
-    # A command that starts its own processes does so here, with the folder, and does not return.
-    start_processes: Callable[[Path, Experiment], None] | None = None
+    # A command that starts its own processes does so here, with the folder.
+    start_processes: Callable[[Path, Experiment], NoReturn] | None = None
 
 
 class JobSource(Protocol):
@@ -85,7 +85,7 @@ def run_experiment(
     """
     for text in options.track:
         parse_tracker(text, Path())
-    if launched():  # As many processes again give the same sums, so the experiment says how many.
+    if launched():  # Sums depend on the number of processes, so the experiment says how many.
         experiment = experiment.changed({"engine.processes": int(os.environ["WORLD_SIZE"])})
     experiment = resolve_experiment(experiment)
     planned = jobs(experiment) if search is None else search.probes()
@@ -98,7 +98,7 @@ def run_experiment(
         folder = Path(world.texts(str(folder))[0])
         needs_processes = experiment.engine.processes > 1 and not launched()
         if options.start_processes is not None and needs_processes:
-            _check_own_checkpoints(planned[0], options)
+            _check_named_checkpoints(planned[0], options)
             if options.resume is None:
                 _claim(folder, options)
             options.start_processes(folder, experiment)
@@ -127,8 +127,7 @@ class _Runner:
 
     def run(self, planned: Sequence[Job]) -> ExperimentResult:
         """Run what is not finished and return everything."""
-        # Only a run can tell whether the checkpoints that a user has named are its own. Then the
-        # folder is left as it is until the run is built.
+        # Named checkpoints are checked by building the run, so the folder is not touched before.
         if self._options.resume_from is None:
             self._prepare_folder()
         trials, stopped = self._run_jobs(planned)
@@ -197,7 +196,7 @@ class _Runner:
         keywords = {
             "timeout": engine.timeout,
             "processes": None if launched() else engine.processes,
-            **_own_checkpoints(self._options),
+            **_named_checkpoints(self._options),
         }
         return run_job(
             job,
@@ -231,7 +230,7 @@ def _claim(folder: Path, options: RunOptions) -> None:
         claim(folder, force=options.force, resume=resume, reads=options.reads)
 
 
-def _own_checkpoints(options: RunOptions) -> dict[str, Any]:
+def _named_checkpoints(options: RunOptions) -> dict[str, Any]:
     """Return the keywords of `simulate` for the folders of checkpoints that a user has named."""
     if options.checkpoint is None and options.resume_from is None:
         return {}
@@ -242,7 +241,7 @@ def _own_checkpoints(options: RunOptions) -> dict[str, Any]:
     }
 
 
-def _check_own_checkpoints(job: Job, options: RunOptions) -> None:
+def _check_named_checkpoints(job: Job, options: RunOptions) -> None:
     """Raise if the checkpoints to go on from are not the job's, before processes are started."""
     if options.resume_from is not None:
         build_run(job.experiment, job.method, job.seed, resume=options.resume_from).close()

@@ -461,7 +461,7 @@ class TestCompile:
 def test_plans_put_the_longest_first() -> None:
     from undrift.engine.plan import Plan
 
-    plan = Plan.trial(np.arange(4), [2, 5, 2, 9], 4)
+    plan = Plan.equal(np.arange(4), [2, 5, 2, 9], 4)
     order = [int(i) for (i,) in plan.by_falling_work(np.array([0, 1, 2, 3]))]
     assert order == [3, 1, 0, 2]
 

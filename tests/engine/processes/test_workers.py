@@ -187,7 +187,7 @@ def test_a_finished_run_can_be_evaluated_and_an_abandoned_one_says_so():
     next(abandoned)
     abandoned.close()
     assert abandoned.evaluate().loss > 0
-    with pytest.raises(ud.UndriftError, match="one that has let them go"):
+    with pytest.raises(ud.UndriftError, match="but they have ended"):
         next(abandoned)
 
 

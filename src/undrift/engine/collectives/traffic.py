@@ -1,4 +1,4 @@
-"""The bytes that peers send each other in a round."""
+"""The bytes that peers send each other in a round; `engine.execution.meter` counts a server's."""
 
 from __future__ import annotations
 

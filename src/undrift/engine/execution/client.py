@@ -13,7 +13,8 @@ from torch import Tensor
 
 from undrift import dry, tree
 from undrift.core import Federated, Loop, Prelude, Vector
-from undrift.engine.execution.local import Group, LocalLoop, Meter, ObservedLoop
+from undrift.engine.execution.local import Group, LocalLoop, ObservedLoop
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.pool import ClientSamples
 from undrift.engine.plan import Assignment
 from undrift.gradients.task import Task

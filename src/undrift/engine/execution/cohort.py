@@ -27,7 +27,8 @@ from undrift.core import Vector
 from undrift.engine.execution.aggregate import UploadSum
 from undrift.engine.execution.client import Stage, client_exchange
 from undrift.engine.execution.executor import BaseExecutor
-from undrift.engine.execution.local import Group, LocalLoop, Meter, ObservedLoop
+from undrift.engine.execution.local import Group, LocalLoop, ObservedLoop
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.threads import ordered_thread_map
 from undrift.engine.plan import Plan
 from undrift.gradients.task import Task
@@ -79,7 +80,7 @@ class GroupResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Executor(BaseExecutor):
+class FederatedExecutor(BaseExecutor):
     """Runs the clients of a method with a server."""
 
     # The price of a client's row in a stacked step, see `Plan.groups_of_like_work`.

@@ -4,58 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift import keyed, tree
 from undrift.core import Objective
 from undrift.engine.execution.batches import Keys, Minibatches
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.pool import ClientSamples
 from undrift.engine.execution.tables import BatchTable, full_table, minibatch_table
 from undrift.engine.execution.threads import Stopped
 from undrift.engine.plan import Assignment
-from undrift.engine.world import World
 from undrift.gradients.objective import DataObjective, Pooled, instrument
 from undrift.gradients.task import Task
 
 T = TypeVar("T")
-
-
-@dataclass
-class Meter:
-    """Counts what so many clients really compute and send."""
-
-    clients: int
-    gradients: int = 0
-    samples: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    exchanges: int = 0  # of a message down and one up
-    samples_of: NDArray[np.int64] = field(init=False)  # of each client
-
-    def __post_init__(self) -> None:
-        self.samples_of = np.zeros(self.clients, dtype=np.int64)
-
-    def add(self, other: Meter, positions: NDArray[np.int64]) -> None:
-        """Add what a group has counted; `positions` are its clients among those counted here."""
-        self.gradients += other.gradients
-        self.samples += other.samples
-        self.bytes_up += other.bytes_up
-        self.bytes_down += other.bytes_down
-        self.samples_of[positions] += other.samples_of
-
-    def add_up(self, world: World) -> None:
-        """Replace the cost of this process by the cost of all processes."""
-        if world.size > 1:
-            counted = [self.gradients, self.samples, self.bytes_up, self.bytes_down]
-            total = world.gather([*counted, *self.samples_of.tolist()]).sum(0)
-            self.gradients, self.samples, self.bytes_up, self.bytes_down = total[:4].tolist()
-            self.samples_of = total[4:]
 
 
 class Group:

@@ -17,8 +17,9 @@ from undrift.core import Comm, Objective, Peer, Vector
 from undrift.engine.collectives.base import Collective, Exchange, PeerComm
 from undrift.engine.execution.aggregate import not_finite
 from undrift.engine.execution.executor import BaseExecutor
-from undrift.engine.execution.local import Group, LocalLoop, Meter
+from undrift.engine.execution.local import Group, LocalLoop
 from undrift.engine.execution.lockstep import run_lockstep
+from undrift.engine.execution.meter import Meter
 from undrift.engine.plan import Plan
 from undrift.errors import UndriftError
 

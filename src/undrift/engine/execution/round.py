@@ -7,14 +7,14 @@ from typing import Any
 
 from undrift.core import Federated, Prelude, Vector
 from undrift.engine.execution.client import Stage
-from undrift.engine.execution.cohort import Executor, Tap, Upload, UploadObserver
-from undrift.engine.execution.local import Meter
+from undrift.engine.execution.cohort import FederatedExecutor, Tap, Upload, UploadObserver
+from undrift.engine.execution.meter import Meter
 from undrift.engine.plan import Plan
 
 
 def federated_round(
     algorithm: Federated[Any, Any, Any, Any],
-    executor: Executor,
+    executor: FederatedExecutor,
     plan: Plan,
     server: Any,
     clients: Mapping[int, Any],

@@ -87,7 +87,7 @@ def _seconds(candidates: Sequence[Candidate], first: Plan, trial: TrialRound) ->
 def _seconds_of(candidate: Candidate, first: Plan, trial: TrialRound) -> float:
     """Return the seconds of a gradient in a small round of clients with STEPS steps each."""
     clients = _clients(first, candidate)
-    plan = Plan.trial(first.ids[:clients], STEPS, first.cohort.population)
+    plan = Plan.equal(first.ids[:clients], STEPS, first.cohort.population)
     start = time.perf_counter()
     try:
         trial(plan, candidate)

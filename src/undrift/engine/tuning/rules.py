@@ -157,7 +157,7 @@ def _obstacle(facts: Facts, planner: Planner, trial: TrialRound) -> str:
     ):
         return "the loss is not a mean over samples and minibatches differ in size"
     two = np.array([0, len(sizes) - 1])
-    plan = Plan.trial(two, [1, 2], len(sizes))
+    plan = Plan.equal(two, [1, 2], len(sizes))
     try:
         with warnings.catch_warnings():
             # vmap announces an operation it would silently run in a loop: not stacked at all.

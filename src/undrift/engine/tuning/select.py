@@ -184,7 +184,7 @@ def _uses(workload: Workload, task: Task, kernels: Kernels) -> bool:
     """Return whether the method asks for plain gradients in a step of two clients."""
     before = kernels.calls
     clients = len(workload.planner.census)
-    plan = Plan.trial(np.unique([0, clients - 1]), 1, clients)
+    plan = Plan.equal(np.unique([0, clients - 1]), 1, clients)
     try:
         workload.trial(task)(plan, Candidate("loop", ""))
     except Exception:

@@ -13,9 +13,9 @@ from undrift.comm.routes import Ring
 from undrift.core import Federated, Peer
 from undrift.engine.collectives.inprocess import InProcessExchange
 from undrift.engine.collectives.traffic import Traffic
-from undrift.engine.execution.cohort import Executor
+from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.executor import BaseExecutor
-from undrift.engine.execution.local import Meter
+from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.execution.pool import Pool
 from undrift.engine.execution.round import federated_round
@@ -38,7 +38,9 @@ def federated_trial(
     facts: Facts,
 ) -> TrialRound:
     """Return a function that runs a small round of a method with a server."""
-    executor_for = _executors(Executor, task, planner, pool, row_cost=row_cost(facts, planner))
+    executor_for = _executors(
+        FederatedExecutor, task, planner, pool, row_cost=row_cost(facts, planner)
+    )
 
     def trial(plan: Plan, candidate: Candidate) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
@@ -63,7 +65,7 @@ def peer_trial(
     def trial(plan: Plan, candidate: Candidate) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         executor, size = executor_for(candidate), len(plan.ids)
-        first = Plan.trial(plan.ids, 1, plan.cohort.population)
+        first = Plan.equal(plan.ids, 1, plan.cohort.population)
         exchange = InProcessExchange(
             size=size, topology=complete(size), route=Ring(), t=0, seed=0, traffic=Traffic(size)
         )
