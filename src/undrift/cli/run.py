@@ -170,7 +170,7 @@ def run_and_print(
         )
 
 
-def _start_processes(folder: Path | None, experiment: "Experiment", *, saves: bool) -> None:
+def _start_processes(folder: Path | None, experiment: "Experiment", *, saves: bool) -> NoReturn:
     """Run this command in several processes, with `folder` as its --out, and exit as they do."""
     from undrift.engine.processes import elastic
 

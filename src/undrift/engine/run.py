@@ -133,8 +133,8 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
             raise StopIteration
         if not self.world.open:
             raise UndriftError(
-                "A run needs its other processes to go on, but they have ended (the run was closed, "
-                "it failed, or another run began); start it again, with resume if it was saved."
+                "A run needs its other processes to go on, but they have ended (it was closed, it "
+                "failed, or another run began); start it again, with resume if it was saved."
             )
         try:
             self._tell_workers("next")
