@@ -32,7 +32,7 @@ def test_imported_names_exist(page: Path) -> None:
                 importlib.import_module(f"{module}.{name}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=shown)
 def test_dotted_names_exist(page: Path) -> None:
     for dotted in DOTTED.findall(page.read_text()):
         value = importlib.import_module("undrift")

@@ -14,7 +14,7 @@ VERBS = frozenset(
     Convert Copy Count Create Crop Cut Declare Describe Divide Do Download Draw Drop End
     Escape Evaluate Exit Fill Find Flush Give Group Grow Hear Join Keep Leave Let Link List
     Load Make Mark Merge Move Open Pass Plan Print Put Raise Read Reduce Refuse Remove
-    Replace Reset Resize Return Run Save Say Seed Send Set Show Silence Sort Stand Start
+    Replace Reset Resize Restore Return Run Save Say Seed Send Set Show Silence Sort Stand Start
     Stop Sum Switch Take Tell Trace Train Try Update Use Wait Write Yield
     """.split()  # noqa: SIM905 -- a list would take a line for each
 )
