@@ -50,7 +50,7 @@ CONTESTANTS: dict[str, Contestant] = {
         "undrift", "kernels=False", variant="torch", workloads=("W1", "W1b10", "W1b100", "G1")
     ),
     "undrift-compile": Contestant(
-        "undrift", "kernels=False, compile=True", variant="compile", workloads=("W1", "W2")
+        "undrift", "kernels=False, torch.compile", variant="compile", workloads=("W1", "W2")
     ),
     "undrift-full-precision": Contestant(
         "undrift", "full precision", variant="full-precision", workloads=("A1",)
