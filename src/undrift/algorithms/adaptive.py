@@ -14,6 +14,7 @@ Squares and roots are taken by coordinate. There is no bias correction, as in th
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -72,3 +73,19 @@ class AdaptiveServer(Federated[AdaptiveState, Vector, tuple[()], Vector]):
         m = self.beta1 * server.m + (1 - self.beta1) * mean  # line 4
         v = self.second_moment(server.v, mean)  # line 5
         return AdaptiveState(server.x + self.server_lr * m / (v.sqrt() + self.tau), m, v)  # line 6
+
+
+@dataclass(frozen=True)
+class DecayingServer(AdaptiveServer):
+    """Is the server of the two rules whose v forgets: FedAdam and FedYogi."""
+
+    lr: float
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    """Inertia of v, in [0, 1); a larger one adapts more slowly."""
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.beta2 < 1, type(self).__name__, "beta2 in [0, 1)", self.beta2)

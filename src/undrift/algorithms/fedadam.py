@@ -15,27 +15,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from undrift.algorithms.adaptive import AdaptiveServer
-from undrift.check import require
+from undrift.algorithms.adaptive import DecayingServer
 from undrift.core import Vector
 from undrift.field_help import documented
 
 
 @documented
 @dataclass(frozen=True)
-class FedAdam(AdaptiveServer):
+class FedAdam(DecayingServer):
     """Runs Adam on the server; the larger `tau`, the less adaptive."""
-
-    lr: float
-    server_lr: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.99
-    """Share of the old v that stays, in [0, 1); a larger one adapts more slowly."""
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.beta2 < 1, "FedAdam", "beta2 in [0, 1)", self.beta2)
 
     def second_moment(self, v: Vector, mean: Vector) -> Vector:
         return self.beta2 * v + (1 - self.beta2) * mean**2
