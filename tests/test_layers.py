@@ -1,7 +1,7 @@
 """Which package may import which; and the page on design shows the tree as it is.
 
-`ALLOWED` is the architecture. An edge that is not in it is a decision: add it here, with a reason in
-the commit, or move what you need to where it belongs.
+`ALLOWED` is the architecture. An edge that is not in it is a decision: add it here, with a
+reason in the commit, or move what you need to where it belongs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support.system import ROOT
 
 PACKAGE = ROOT / "src" / "undrift"
 BASE = "check core errors field_help files keyed tree"  # modules of the root that anyone may import
@@ -38,9 +38,7 @@ ALLOWED = {
     "engine.processes": "base engine.base",
     "engine.collectives": "base comm topology engine.base engine.processes",
     "engine.execution": "base data dry gradients engine.base engine.collectives",
-    "engine.checkpoint": (
-        "base data gradients models results engine.base engine.processes engine"
-    ),
+    "engine.checkpoint": ("base data gradients models results engine.base engine.processes engine"),
     "engine.tuning": (
         "base comm data gradients optim topology engine.base engine.collectives engine.execution "
         "engine"
@@ -161,6 +159,28 @@ def test_the_root_holds_the_contract_and_few_modules() -> None:
     assert len(modules) <= 10
 
 
+def test_no_test_module_imports_another() -> None:
+    """Fixtures belong into a conftest.py, helpers and tables into modules without tests."""
+    guilty = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported_names(node)
+        if name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert guilty == []
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """Return the full names of what an import statement may load as a module."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        head = "tests." * bool(node.level) + str(node.module)
+        return [f"{head}.{alias.name}" for alias in node.names]
+    return []
+
+
 LAYOUT = re.compile(r"## Layout\n.*?```text\n(.*?)```", re.DOTALL)
 
 
@@ -181,9 +201,7 @@ def shown_folders() -> list[str]:
 
 
 def test_the_layout_on_the_page_is_the_file_system() -> None:
-    real = {
-        str(path.parent.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("__init__.py")
-    }
+    real = {str(path.parent.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("__init__.py")}
     shown = shown_folders()
     assert len(shown) == len(set(shown))
     assert set(shown) == real

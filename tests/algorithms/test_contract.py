@@ -10,24 +10,9 @@ import pytest
 import torch
 
 import undrift as ud
+from tests.support.methods import DEFAULTS, VARIANTS
 from undrift import testing
 
-DEFAULTS = [cls(lr=0.1) for cls in ud.ALGORITHMS]
-VARIANTS = [
-    ud.FedAvg(lr=0.1, rule=ud.Momentum(0.9)),
-    ud.FedProx(lr=0.01, rule=ud.Adam()),
-    ud.Scaffold(lr=0.1, option="I"),
-    ud.FedSpeed(lr=0.1, aggregation="participants", normalise=False),
-    ud.FedaGrac(lr=0.1, scheme="reverse", local_reference="sent", nu_scope="all"),
-    ud.DSGD(lr=0.1, form="atc"),
-    ud.LDSGD(lr=0.1, form="atc", gossip=2),
-    ud.GTSGD(lr=0.1, form="atc"),
-    ud.PSGD(lr=0.01, rule=ud.Adam()),
-    ud.SignSGD(lr=0.01, rule=ud.Momentum(0.9), code="gamma"),
-    ud.EFSignSGD(lr=0.1, code="omega"),
-    ud.SSDM(lr=0.01, norm="max", code="delta"),
-    ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
-]
 CASES = [
     pytest.param(algorithm, check, id=f"{algorithm!r}-{check.__name__}", marks=marks)
     for algorithms, marks in ((DEFAULTS, ()), (VARIANTS, pytest.mark.long))

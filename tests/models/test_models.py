@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.support import distance
+from tests.support.runs import distance
 from undrift import models
 from undrift.engine.tuning.probe import inspect
 from undrift.errors import UndriftError

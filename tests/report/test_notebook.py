@@ -321,9 +321,11 @@ def test_text_of_a_method_is_neither_html_nor_markup() -> None:
 def test_a_run_shows_itself() -> None:
     from rich.console import Console
 
-    from tests.cli.test_cli import start
+    from tests.support.commands import built_run
 
-    run = start({"name": "fedavg"}, data={"clients": 4}, training={"rounds": 2, "work": "steps:1"})
+    run = built_run(
+        {"name": "fedavg"}, data={"clients": 4}, training={"rounds": 2, "work": "steps:1"}
+    )
     records = list(run)
     frame = run.frame()
     assert list(frame["round"]) == [1, 2]

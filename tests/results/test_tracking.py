@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import files_up_to
+from tests.support.system import files_up_to
 from undrift.errors import UndriftError
 from undrift.results.record import PeerRecord, Record, Totals
 from undrift.results.tracking import (

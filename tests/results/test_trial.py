@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import files_up_to
+from tests.support.system import files_up_to
 from undrift.config.experiment import Experiment
 from undrift.errors import UndriftError
 from undrift.results.filenames import EXPERIMENT
