@@ -124,7 +124,7 @@ def check_stacked_equals_loop(algorithm: Algorithm) -> None:
     loop = start(algorithm)
     finish(loop)
     for chunk in (1, 2, 4):
-        stacked = start(algorithm, mode="stacked", chunk_size=chunk)
+        stacked = start(algorithm, mode="stacked", execution=ExecutionOptions(chunk_size=chunk))
         finish(stacked)
         pairs = [(loop.state, stacked.state)]
         pairs += [(loop.client_states[i], stacked.client_states[i]) for i in loop.client_states]
