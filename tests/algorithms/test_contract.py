@@ -89,3 +89,10 @@ def test_check_algorithm_runs_everything() -> None:
     testing.check_algorithm(ud.FedAvg(lr=0.1))
     with pytest.raises(AssertionError, match="flat objective"):
         testing.check_algorithm(Broken(lr=0.1, defect="absolute"))
+
+
+def test_every_method_is_exported_and_listed() -> None:
+    for cls in ud.ALGORITHMS:
+        assert getattr(ud, cls.__name__) is cls
+        assert cls.__name__ in ud.__all__
+        assert cls.__module__ == f"undrift.algorithms.{cls.__name__.lower()}"

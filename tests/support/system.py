@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,3 +62,16 @@ def launch(processes: int, program: Path, *arguments: str, timeout: float = 240)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+@contextmanager
+def no_threads_left() -> Iterator[None]:
+    """Check that no thread outlives the block."""
+    before = set(threading.enumerate())
+    try:
+        yield
+    finally:
+        left = [thread for thread in threading.enumerate() if thread not in before]
+        for thread in left:
+            thread.join(2)  # a thread may need a moment to end
+        assert not any(thread.is_alive() for thread in left)

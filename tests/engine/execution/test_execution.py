@@ -1,8 +1,7 @@
-"""Threads, calibration and compilation: other ways to the same numbers."""
+"""Threads, compilation and stacks: other ways to the same numbers."""
 
 import copy
 import importlib
-import json
 import threading
 import time
 from dataclasses import dataclass
@@ -13,50 +12,15 @@ import torch
 from torch import nn
 
 import undrift as ud
+from tests.engine.convolutional import convolutional_net, convolutional_run, image_clients
 from tests.support.runs import finished
-from undrift.engine.execution import batches, cohort, memory
+from undrift.engine.execution import batches, memory
 from undrift.engine.execution.lockstep import run_lockstep
 from undrift.engine.execution.threads import Stopped, ordered_thread_map
-from undrift.engine.tuning import calibrate, rules
-from undrift.engine.tuning.rules import Candidate
+from undrift.engine.tuning import rules
 from undrift.engine.world import World
 
 simulate_module = importlib.import_module("undrift.engine.simulate")
-
-
-def clients(number: int = 5, samples: int = 20, shape: tuple[int, ...] = (1, 8, 8)) -> ud.Clients:
-    generator = torch.Generator().manual_seed(0)
-    pairs = []
-    for _ in range(number):
-        inputs = torch.randn(samples, *shape, generator=generator)
-        pairs.append((inputs, torch.randint(0, 3, (samples,), generator=generator)))
-    return ud.Clients(pairs)
-
-
-def convolutional(channels: int = 4, dropout: float = 0.0) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, channels, 3),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(9 * channels, 3),
-    )
-
-
-def convolutional_run(
-    algorithm: object | None = None, model: nn.Module | None = None, **options: object
-):
-    settings = {
-        "loss": nn.functional.cross_entropy,
-        "work": ud.Steps([3, 1, 4, 2, 5]),
-        "batch_size": 6,
-        "rounds": 3,
-    }
-    method = algorithm or ud.Scaffold(lr=0.1)
-    given = options.pop("clients", None) or clients()
-    return ud.simulate(method, model or convolutional(), given, **(settings | options))
 
 
 class TestSideBySide:
@@ -153,7 +117,7 @@ class TestThreads:
         runs = [
             finished(
                 convolutional_run(
-                    model=convolutional(dropout=dropout),
+                    model=convolutional_net(dropout=dropout),
                     mode=mode,
                     execution=ud.ExecutionOptions(threads=threads),
                 )
@@ -213,7 +177,7 @@ class TestThreads:
         class Noisy(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.net = convolutional()
+                self.net = convolutional_net()
 
             def forward(self, inputs: torch.Tensor) -> torch.Tensor:
                 return self.net(inputs + 0.1 * torch.randn_like(inputs))
@@ -299,7 +263,7 @@ class TestLayout:
     def test_channels_innermost_change_nothing_but_rounding(self) -> None:
         layers = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.Flatten()
         wide = nn.Sequential(*layers, nn.Linear(128, 3)).double()
-        pairs = [(x.double(), y) for x, y in (clients()[i] for i in range(5))]
+        pairs = [(x.double(), y) for x, y in (image_clients()[i] for i in range(5))]
         given = ud.Clients(pairs)
         run = convolutional_run(model=wide, clients=given, mode="loop")
         assert run._task.channels_last
@@ -313,133 +277,11 @@ class TestLayout:
         assert not finished(run).execution.channels_last
 
 
-class TestCalibration:
-    @pytest.fixture(autouse=True)
-    def cache(self, tmp_path, monkeypatch):
-        monkeypatch.setenv(calibrate.VARIABLE, "1")
-        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "undrift"))
-        monkeypatch.setattr(calibrate, "LEAST", 1)
-        monkeypatch.setattr(calibrate, "WORTH", 0)
-        self.file = tmp_path / "undrift" / "calibration.json"
-
-    def slow(self, monkeypatch, *modes: str) -> list[str]:
-        """Trials of these modes take long; returns the modes tried."""
-        tried: list[str] = []
-        real = calibrate._seconds_of
-
-        def seconds(how: Candidate, *others) -> float:
-            tried.append(how.mode)
-            return real(how, *others) + (10.0 if how.mode in modes else 0.0)
-
-        monkeypatch.setattr(calibrate, "_seconds_of", seconds)
-        return tried
-
-    def test_the_fastest_is_taken_and_remembered(self, monkeypatch) -> None:
-        tried = self.slow(monkeypatch, "stacked", "threads")
-        run = convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        assert (run.mode, run.why) == ("loop", "the fastest when measured")
-        assert set(tried) == {"threads", "stacked", "loop"}
-        assert [found[0] for found in json.loads(self.file.read_text()).values()] == ["loop"]
-        tried.clear()
-        again = convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        assert (again.mode, again.why) == ("loop", "the fastest when it was measured")
-        assert not tried
-
-    def test_the_layout_is_measured_and_remembered_too(self, monkeypatch) -> None:
-        def seconds(how: Candidate, *others) -> float:
-            return 3.0 if how.mode != "threads" else 1.0 if how.channels_last else 2.0
-
-        monkeypatch.setattr(calibrate, "_seconds_of", seconds)
-        run = convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        assert (run.mode, run.execution.channels_last) == ("threads", True)
-        monkeypatch.setattr(calibrate, "_seconds_of", lambda *given: pytest.fail("again"))
-        again = convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        assert (again.mode, again.execution.channels_last) == ("threads", True)
-
-    def test_what_it_depends_on_is_measured_anew(self, monkeypatch) -> None:
-        tried = self.slow(monkeypatch, "stacked")
-        convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        tried.clear()
-        convolutional_run(execution=ud.ExecutionOptions(threads=2), batch_size=7)
-        assert tried
-        tried.clear()
-        convolutional_run(ud.FedAvg(lr=0.1), execution=ud.ExecutionOptions(threads=2))
-        assert tried
-
-    def test_results_do_not_depend_on_it(self, monkeypatch) -> None:
-        plain = finished(convolutional_run(mode="loop"))
-        self.slow(monkeypatch, "threads", "stacked")
-        assert (
-            finished(convolutional_run(execution=ud.ExecutionOptions(threads=2))).model_sha256
-            == plain.model_sha256
-        )
-
-    def test_a_trial_changes_nothing(self) -> None:
-        model = convolutional()
-        before = [p.clone() for p in model.parameters()]
-        run = convolutional_run(model=model, execution=ud.ExecutionOptions(threads=2))
-        assert run.totals.gradients == 0
-        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-    @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\xff"])
-    def test_a_damaged_memory_is_replaced(self, content: str) -> None:
-        self.file.parent.mkdir()
-        self.file.write_text(content, encoding="latin-1")
-        convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        kept = json.loads(self.file.read_text())
-        assert any(isinstance(found, list) for found in kept.values())
-
-    def test_without_a_cache_it_still_runs(self, monkeypatch, tmp_path) -> None:
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "file"))
-        finished(convolutional_run(execution=ud.ExecutionOptions(threads=2)))
-
-    def test_it_can_be_switched_off(self, monkeypatch) -> None:
-        monkeypatch.setenv(calibrate.VARIABLE, "0")
-        tried = self.slow(monkeypatch)
-        convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        assert not tried
-
-    def test_short_runs_are_not_calibrated(self, monkeypatch) -> None:
-        monkeypatch.undo()
-        monkeypatch.setenv(calibrate.VARIABLE, "1")
-        tried = self.slow(monkeypatch)
-        convolutional_run(execution=ud.ExecutionOptions(threads=2))
-        assert not tried
-
-    def test_a_diverging_trial_does_not_end_the_run(self) -> None:
-        run = convolutional_run(ud.FedAvg(lr=1e30), execution=ud.ExecutionOptions(threads=2))
-        assert run.mode in ("threads", "stacked", "loop")
-
-    def test_a_resumed_run_goes_on_in_the_mode_of_its_checkpoint(
-        self, monkeypatch, tmp_path
-    ) -> None:
-        monkeypatch.setenv(calibrate.VARIABLE, "0")
-        whole = finished(convolutional_run(rounds=4))
-        finished(convolutional_run(rounds=2, checkpoint=tmp_path / "kept"))
-        monkeypatch.setenv(calibrate.VARIABLE, "1")
-        tried = self.slow(monkeypatch, "stacked")
-        run = convolutional_run(
-            rounds=4, execution=ud.ExecutionOptions(threads=2), resume=tmp_path / "kept"
-        )
-        assert (run.mode, tried) == ("stacked", [])
-        assert finished(run).model_sha256 == whole.model_sha256
-        asked = convolutional_run(rounds=4, mode="loop", resume=tmp_path / "kept")
-        assert asked.mode == "loop"
-
-    def test_a_candidate_that_fails_is_not_taken(self, monkeypatch) -> None:
-        def broken(*given: object) -> None:
-            raise RuntimeError("not on threads")
-
-        monkeypatch.setattr(cohort, "ordered_thread_map", broken)
-        assert convolutional_run(execution=ud.ExecutionOptions(threads=2)).mode != "threads"
-
-
 class TestCompile:
     @pytest.mark.long
     def test_gradients_are_the_same(self) -> None:
         # Two shapes, whole and short minibatches, and keyed dropout.
-        options = {"model": convolutional(dropout=0.5), "mode": "loop", "rounds": 2}
+        options = {"model": convolutional_net(dropout=0.5), "mode": "loop", "rounds": 2}
         plain, compiled = (
             finished(convolutional_run(**options)),
             finished(convolutional_run(execution=ud.ExecutionOptions(compile=True), **options)),
@@ -479,7 +321,7 @@ class TestStacked:
     @pytest.mark.parametrize("model", ["convolutional", "linear"])
     def test_stacks_side_by_side_give_the_same_bits(self, model: str) -> None:
         linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-        net = linear if model == "linear" else convolutional(dropout=0.5)
+        net = linear if model == "linear" else convolutional_net(dropout=0.5)
         runs = [
             finished(
                 convolutional_run(
@@ -493,7 +335,7 @@ class TestStacked:
         assert len({run.model_sha256 for run in runs}) == 1
 
     def test_stacks_are_of_like_size_and_do_not_depend_on_threads(self) -> None:
-        many = clients(70, shape=(4,))
+        many = image_clients(70, shape=(4,))
         net = nn.Sequential(nn.Linear(4, 3))
         run = convolutional_run(
             model=net,
