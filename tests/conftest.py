@@ -1,7 +1,8 @@
-"""One torch thread per test worker: the tensors are tiny and the workers many."""
+"""Settings and fixtures of all tests; a worker has one torch thread, since tensors are tiny."""
 
 import os
-from itertools import groupby
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +14,31 @@ os.environ.setdefault("UNDRIFT_CALIBRATE", "0")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a wide table of cases every third is quick, the others are for the long suite."""
-    wide = [item for item in items if item.get_closest_marker("wide")]
-    for _, cases in groupby(wide, key=lambda item: item.nodeid.partition("[")[0]):
-        for number, case in enumerate(cases):
-            if number % 3:
-                case.add_marker(pytest.mark.long)
+    """Mark as long the cases of a wide table that its predicate does not choose for every day."""
+    for item in items:
+        marker = item.get_closest_marker("wide")
+        if marker and not marker.kwargs["daily"](item.callspec.params):
+            item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the command with its arguments."""
+    from tests.support.commands import undrift
+
+    return lambda *arguments: undrift(capsys, monkeypatch, *arguments)
+
+
+@pytest.fixture
+def empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the data of this machine's user, packages and checkout; make a cache of its own."""
+    from undrift.data import datasets
+
+    monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("UNDRIFT_DATA", raising=False)
+    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "no-package")
+    monkeypatch.setattr(datasets, "CHECKOUT", tmp_path / "no-checkout")
+    for variable in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(variable, raising=False)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import undrift as ud
-from tests.algorithms.test_contract import DEFAULTS, VARIANTS
+from tests.support.methods import DEFAULTS, VARIANTS
 from undrift import dry, testing, tree
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.meter import Meter

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import ROOT, SHARED
+from tests.support.system import ROOT, SHARED
 from undrift.cli import main as cli
 from undrift.config.hyperparameters import METHODS
 

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support.system import files_up_to, names_in
 from undrift import files
-
-
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """Limit the size of files that this process may write, as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -54,7 +35,7 @@ def test_a_file_is_replaced(tmp_path: Path, content: str | bytes) -> None:
     path.write_text("old")
     files.write_atomic(path, content)
     assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
-    assert names(tmp_path) == ["a.json"]
+    assert names_in(tmp_path) == ["a.json"]
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
@@ -63,7 +44,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     with files_up_to(10), pytest.raises(OSError, match="File too large"):
         files.write_atomic(path, "new" * 100)
     assert path.read_text() == "old"
-    assert names(tmp_path) == ["a.json"]
+    assert names_in(tmp_path) == ["a.json"]
 
 
 def test_a_full_disk_leaves_the_old_folder(tmp_path: Path) -> None:
@@ -77,7 +58,7 @@ def test_a_full_disk_leaves_the_old_folder(tmp_path: Path) -> None:
     ):
         (part / "state").write_text("new" * 100)
     assert (path / "state").read_text() == "old"
-    assert names(tmp_path) == ["round"]
+    assert names_in(tmp_path) == ["round"]
 
 
 KILLED = """
@@ -115,7 +96,7 @@ def test_a_kill_before_the_rename_leaves_a_part_that_is_removed_when_stale(
     assert left.exists()
     os.utime(left, (0, 0))
     files.write_atomic(tmp_path / "other", "stale parts belong to nobody")
-    assert names(tmp_path) == ["other", "target"][: 2 if kind == "file" else 1]
+    assert names_in(tmp_path) == ["other", "target"][: 2 if kind == "file" else 1]
 
 
 def test_a_folder_with_one_writer_removes_every_part(tmp_path: Path) -> None:
@@ -124,7 +105,7 @@ def test_a_folder_with_one_writer_removes_every_part(tmp_path: Path) -> None:
     (left / "state").write_text("half")
     with files.atomic_folder(tmp_path / "round-2", stale=0) as part:
         assert part.is_dir()
-    assert names(tmp_path) == ["round-2"]
+    assert names_in(tmp_path) == ["round-2"]
 
 
 def test_only_parts_are_removed(tmp_path: Path) -> None:
@@ -134,7 +115,7 @@ def test_only_parts_are_removed(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (0, 0))
         assert files.target_name(tmp_path / name) is None
     files.remove_stale_parts(tmp_path)
-    assert names(tmp_path) == sorted(others)
+    assert names_in(tmp_path) == sorted(others)
 
 
 def test_several_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:
@@ -143,7 +124,7 @@ def test_several_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda content: files.write_atomic(path, content), contents))
     assert path.read_text() in contents
-    assert names(tmp_path) == ["a.json"]
+    assert names_in(tmp_path) == ["a.json"]
 
 
 def test_a_file_is_flushed_before_its_rename_and_its_folder_after_it(
@@ -188,7 +169,7 @@ def test_an_interruption_leaves_no_part(tmp_path: Path, stop: type[BaseException
 
     with pytest.raises(stop):
         interrupted()
-    assert names(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

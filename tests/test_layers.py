@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support.system import ROOT
 
 PACKAGE = ROOT / "src" / "undrift"
 BASE = "check core errors field_help files keyed tree"  # modules of the root that anyone may import
@@ -157,6 +157,28 @@ def test_modules_import_each_other_without_a_circle() -> None:
 def test_the_root_holds_the_contract_and_few_modules() -> None:
     modules = [path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "core")]
     assert len(modules) <= 10
+
+
+def test_no_test_module_imports_another() -> None:
+    """Fixtures belong into a conftest.py, helpers and tables into modules without tests."""
+    guilty = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported_names(node)
+        if name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert guilty == []
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """Return the full names of what an import statement may load as a module."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        head = "tests." * bool(node.level) + str(node.module)
+        return [f"{head}.{alias.name}" for alias in node.names]
+    return []
 
 
 LAYOUT = re.compile(r"## Layout\n.*?```text\n(.*?)```", re.DOTALL)

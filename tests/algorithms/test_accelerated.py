@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import undrift as ud
-from tests.support import bed, distance, on_net, on_quadratics
+from tests.support.problems import bed
+from tests.support.runs import distance, on_net, on_quadratics
 from undrift import testing
 from undrift.algorithms.accelerated import Accelerated
 from undrift.algorithms.fedmlb import FedMLB

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import undrift as ud
-from tests.support import bed, distance, on_net, on_quadratics
+from tests.support.problems import bed
+from tests.support.runs import distance, on_net, on_quadratics
 from undrift import testing, tree
 from undrift.algorithms.compressed import Compressed, CompressedClient
 from undrift.comm.codecs import QSGD, ScaledSign, TopK, Wire
@@ -44,7 +45,7 @@ def test_contract(algorithm: Any, check: Any) -> None:
 @pytest.mark.parametrize(
     ("codec", "feedback"), [(QSGD(levels=100), True), (QSGD(levels=3), False)], ids=repr
 )
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["feedback"])
 def test_stacked_equals_loop(inner: Any, codec: Any, feedback: bool) -> None:
     algorithm = Compressed(inner, codec, error_feedback=feedback)
     one, other = (on_net(algorithm, mode=mode, participation=3) for mode in MODES)

@@ -10,24 +10,9 @@ import pytest
 import torch
 
 import undrift as ud
+from tests.support.methods import DEFAULTS, VARIANTS
 from undrift import testing
 
-DEFAULTS = [cls(lr=0.1) for cls in ud.ALGORITHMS]
-VARIANTS = [
-    ud.FedAvg(lr=0.1, rule=ud.Momentum(0.9)),
-    ud.FedProx(lr=0.01, rule=ud.Adam()),
-    ud.Scaffold(lr=0.1, option="I"),
-    ud.FedSpeed(lr=0.1, aggregation="participants", normalise=False),
-    ud.FedaGrac(lr=0.1, scheme="reverse", local_reference="sent", nu_scope="all"),
-    ud.DSGD(lr=0.1, form="atc"),
-    ud.LDSGD(lr=0.1, form="atc", gossip=2),
-    ud.GTSGD(lr=0.1, form="atc"),
-    ud.PSGD(lr=0.01, rule=ud.Adam()),
-    ud.SignSGD(lr=0.01, rule=ud.Momentum(0.9), code="gamma"),
-    ud.EFSignSGD(lr=0.1, code="omega"),
-    ud.SSDM(lr=0.01, norm="max", code="delta"),
-    ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
-]
 CASES = [
     pytest.param(algorithm, check, id=f"{algorithm!r}-{check.__name__}", marks=marks)
     for algorithms, marks in ((DEFAULTS, ()), (VARIANTS, pytest.mark.long))
@@ -104,3 +89,10 @@ def test_check_algorithm_runs_everything() -> None:
     testing.check_algorithm(ud.FedAvg(lr=0.1))
     with pytest.raises(AssertionError, match="flat objective"):
         testing.check_algorithm(Broken(lr=0.1, defect="absolute"))
+
+
+def test_every_method_is_exported_and_listed() -> None:
+    for cls in ud.ALGORITHMS:
+        assert getattr(ud, cls.__name__) is cls
+        assert cls.__name__ in ud.__all__
+        assert cls.__module__ == f"undrift.algorithms.{cls.__name__.lower()}"

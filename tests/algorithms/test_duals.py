@@ -7,7 +7,7 @@ checked under unequal weights too, where a mean of duals with 1 / N would end el
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 import undrift as ud
 from tests.algorithms.boxes.cases import ALL
-from tests.algorithms.boxes.test_feddyn import box as feddyn_box
-from tests.algorithms.boxes.test_feddyn import compare as compare_with_feddyn_box
-from tests.support import From, bed, distance, on_net, on_quadratics, small_clients, small_net
+from tests.algorithms.boxes.feddyn import box as feddyn_box
+from tests.algorithms.boxes.feddyn import compare as compare_with_feddyn_box
+from tests.algorithms.reductions import Runner, on_the_stacked_net
+from tests.support.problems import From, bed, gradients, pair_of_five, weighted_sum
+from tests.support.runs import distance, finished, on_net, on_quadratics, start_on_quadratics
 from undrift import FedAvg, FedProx, FedSpeed, Scaffold, testing, tree
 from undrift.algorithms.fedadmm import FedADMM
 from undrift.algorithms.fedcm import FedCM
@@ -28,6 +30,7 @@ from undrift.algorithms.feddc import FedDC, FedDCDown, FedDCServer
 from undrift.algorithms.feddyn import FedDyn, FedDynServer
 from undrift.algorithms.fedpd import FedPD, FedPDClient
 from undrift.core import Cohort, Loop, Objective, Vector
+from undrift.testing import small_clients, small_net
 
 UNIFORM = [0.2] * 5
 UNEQUAL = [0.5, 0.2, 0.15, 0.1, 0.05]
@@ -48,12 +51,7 @@ N, D = B.shape
 EYE = torch.eye(D, dtype=A.dtype)
 
 
-def pairs(t: int) -> Sequence[int]:
-    """Two of the five clients, every pair in turn; client 4 first comes in round 4."""
-    return list(itertools.combinations(range(N), 2))[t % 10]
-
-
-def begin(
+def unequal_run(
     algorithm: Any,
     *,
     rounds: int,
@@ -62,36 +60,14 @@ def begin(
     problem: ud.data.Quadratics = PROBLEM,
     **options: Any,
 ) -> ud.Run:
-    """A run before its first round."""
-    return ud.simulate(
-        algorithm,
-        problem.model(),
-        problem.clients,
-        loss=problem.loss,
-        work=ud.Steps(k),
-        rounds=rounds,
-        weighting=w,
-        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
-        mode=options.pop("mode", "loop"),
-        **options,
-    )
+    """Return a run before its first round, with unequal work and weights."""
+    options = {"work": ud.Steps(k), "weighting": w, "mode": "loop", **options}
+    return start_on_quadratics(algorithm, problem, rounds=rounds, **options)
 
 
-def finished(algorithm: Any, **options: Any) -> ud.Run:
-    run = begin(algorithm, **options)
-    for _ in run:
-        pass
-    return run
-
-
-def mean(w: Sequence[float], rows: Tensor) -> Tensor:
-    """sum_i w_i rows_i."""
-    return torch.tensordot(torch.tensor(w, dtype=rows.dtype), rows, 1)
-
-
-def gradients(x: Tensor) -> Tensor:
-    """(N, D) grad F_i at x."""
-    return torch.einsum("ijk,ik->ij", A, x - B)
+def unequal_end(algorithm: Any, **options: Any) -> ud.Run:
+    """Return such a run after its last round."""
+    return finished(unequal_run(algorithm, **options))
 
 
 def learnt(algorithm: Any, state: Any) -> Tensor:
@@ -129,7 +105,6 @@ def test_a_client_of_fedpd_may_hold_no_model(check: Any) -> None:
 
 PARTIAL = [[1, 3], [0, 2, 3], [1, 0]]
 FOUR = [0.4, 0.1, 0.2, 0.3]
-Runner = Callable[..., ud.Run]
 
 
 @pytest.fixture(params=["quadratics-loop", "quadratics-stacked", "net-loop", "net-stacked"])
@@ -185,7 +160,7 @@ SAME_ANYWHERE = {
 
 
 @pytest.mark.parametrize("name", SAME_ANYWHERE)
-@pytest.mark.wide
+@pytest.mark.wide(daily=on_the_stacked_net)
 def test_same_for_any_participation_and_weights(name: str, on: Runner) -> None:
     one, other = SAME_ANYWHERE[name]
     assert distance(on(one, participation=PARTIAL).x, on(other, participation=PARTIAL).x) < 1e-10
@@ -233,10 +208,10 @@ def test_fedpd_starts_from_its_own_model_unless_told(on: Runner) -> None:
 
 @weights
 def test_one_step_of_fedcm_is_gradient_descent_with_averaged_momentum(w: Sequence[float]) -> None:
-    run = begin(FedCM(lr=0.4, alpha=0.3), rounds=6, k=1, w=w)
+    run = unequal_run(FedCM(lr=0.4, alpha=0.3), rounds=6, k=1, w=w)
     x, v = START, torch.zeros(D, dtype=A.dtype)
     for _ in run:
-        v = 0.3 * mean(w, gradients(x)) + 0.7 * v
+        v = 0.3 * weighted_sum(w, gradients(PROBLEM, x)) + 0.7 * v
         x = x - 0.4 * v
         assert distance(run.x, x) < 1e-13
         assert distance(run.state.m, v) < 1e-13
@@ -267,10 +242,10 @@ def test_one_step_of_fedcm_on_a_net(mode: str) -> None:
 
 
 def test_weight_decay_of_fedcm_is_weighed_by_alpha() -> None:
-    run = finished(FedCM(lr=0.4, alpha=0.3), rounds=3, k=1, weight_decay=0.5)
+    run = unequal_end(FedCM(lr=0.4, alpha=0.3), rounds=3, k=1, weight_decay=0.5)
     x, v = START, torch.zeros(D, dtype=A.dtype)
     for _ in range(3):
-        v = 0.3 * (mean(UNEQUAL, gradients(x)) + 0.5 * x) + 0.7 * v
+        v = 0.3 * (weighted_sum(UNEQUAL, gradients(PROBLEM, x)) + 0.5 * x) + 0.7 * v
         x = x - 0.4 * v
     assert distance(run.x, x) < 1e-13
 
@@ -298,7 +273,7 @@ def first_uploads(on: Runner, algorithm: Any) -> tuple[Tensor, dict[int, Any]]:
     ],
     ids=repr,
 )
-@pytest.mark.wide
+@pytest.mark.wide(daily=on_the_stacked_net)
 def test_first_round_is_fedprox_with_the_server_moving_further(
     algorithm: Any, sent: float, moved: float, on: Runner
 ) -> None:
@@ -329,10 +304,10 @@ def test_first_round_of_fedcm_is_fedavg_with_a_shorter_step(on: Runner) -> None:
 )
 def test_model_extrapolates_the_means_of_the_local_models(algorithm: Any, w: Any, k: Any) -> None:
     """x_{t+1} = 2 y_t - y_{t-1} for the means y_t of the local models, when everybody is there."""
-    run = begin(algorithm, rounds=6, k=k, w=w)
+    run = unequal_run(algorithm, rounds=6, k=k, w=w)
     x, old, before = run.x, duals(run), run.x
     for _ in run:
-        y = x - mean(w, duals(run) - old) / 0.7  # every dual loses 0.7 (y_i - x)
+        y = x - weighted_sum(w, duals(run) - old) / 0.7  # every dual loses 0.7 (y_i - x)
         assert distance(run.x, 2 * y - before) < 1e-13
         x, old, before = run.x, duals(run), y
 
@@ -346,58 +321,65 @@ EXACT = {
 exact = pytest.mark.parametrize("name", EXACT)
 
 
+def all_unequal(parameters: Mapping[str, Any]) -> bool:
+    """Return whether the clients differ in weight and in work."""
+    return parameters["w"] is UNEQUAL and parameters["k"] is WORK
+
+
 def assert_at_the_optimum(run: ud.Run, w: Sequence[float]) -> None:
     """The model is x*, the duals are the gradients there, and so their mean is zero."""
     optimum = PROBLEM.optimum(w)
     assert distance(run.x, optimum) < 1e-10
-    assert distance(duals(run), gradients(optimum)) < 1e-9
-    assert mean(w, duals(run)).norm() < 1e-9
-    assert gradients(optimum).norm(dim=1).min() > 0.1  # the clients do disagree
+    assert distance(duals(run), gradients(PROBLEM, optimum)) < 1e-9
+    assert weighted_sum(w, duals(run)).norm() < 1e-9
+    assert gradients(PROBLEM, optimum).norm(dim=1).min() > 0.1  # the clients do disagree
 
 
 @exact
 @weights
 @work
-@pytest.mark.wide
+@pytest.mark.wide(daily=all_unequal)
 def test_optimum_is_reached_when_all_take_part(name: str, w: Any, k: Any) -> None:
     algorithm, rounds, _ = EXACT[name]
-    assert_at_the_optimum(finished(algorithm, rounds=rounds, k=k, w=w), w)
+    assert_at_the_optimum(unequal_end(algorithm, rounds=rounds, k=k, w=w), w)
 
 
 @exact
 @weights
 @work
-@pytest.mark.wide
+@pytest.mark.wide(daily=all_unequal)
 def test_optimum_is_reached_with_two_of_five_clients(name: str, w: Any, k: Any) -> None:
     algorithm, _, rounds = EXACT[name]
-    assert_at_the_optimum(finished(algorithm, rounds=rounds, k=k, w=w, participation=pairs), w)
+    assert_at_the_optimum(
+        unequal_end(algorithm, rounds=rounds, k=k, w=w, participation=pair_of_five), w
+    )
 
 
 @weights
 @work
 def test_fedpd_reaches_the_optimum_when_all_take_part(w: Any, k: Any) -> None:
     """From its own models; from the server's it is FedDyn."""
-    assert_at_the_optimum(finished(FedPD(lr=0.5, eta=1.0), rounds=48, k=k, w=w), w)
+    assert_at_the_optimum(unequal_end(FedPD(lr=0.5, eta=1.0), rounds=48, k=k, w=w), w)
 
 
 def test_feddc_with_few_large_steps_diverges_where_feddyn_converges() -> None:
     """Its two corrections add up; fixed here so that the warning in docs/algorithms stays true."""
-    options = {"rounds": 90, "w": UNIFORM, "participation": pairs}
+    options = {"rounds": 90, "w": UNIFORM, "participation": pair_of_five}
     optimum = PROBLEM.optimum()
-    assert distance(finished(FedDyn(lr=1.0, alpha=0.6), **options).x, optimum) < 1e-4
-    assert distance(finished(FedDC(lr=1.0, alpha=0.6), **options).x, optimum) > 10
+    assert distance(unequal_end(FedDyn(lr=1.0, alpha=0.6), **options).x, optimum) < 1e-4
+    assert distance(unequal_end(FedDC(lr=1.0, alpha=0.6), **options).x, optimum) > 10
 
 
 @weights
 def test_fedpd_stalls_when_some_are_absent(w: Sequence[float]) -> None:
     """At x* what a cohort sends averages to x* - eta mean_S grad F_i(x*), which is not x*."""
     eta, rounds, optimum = 1.0, 80, PROBLEM.optimum(w)
-    run = begin(FedPD(lr=0.6, eta=eta), rounds=rounds, k=3, w=w, participation=2)
+    run = unequal_run(FedPD(lr=0.6, eta=eta), rounds=rounds, k=3, w=w, participation=2)
     errors = [float((run.x - optimum).norm()) for _ in run][rounds // 4 :]
     floors = []
     for cohort in itertools.combinations(range(N), 2):
         share = torch.tensor([w[i] if i in cohort else 0.0 for i in range(N)], dtype=A.dtype)
-        floors.append(eta * float((share @ gradients(optimum) / share.sum()).norm()))
+        floors.append(eta * float((share @ gradients(PROBLEM, optimum) / share.sum()).norm()))
     assert 0.5 < (sum(errors) / len(errors)) / (sum(floors) / len(floors)) < 1.8
 
 
@@ -405,7 +387,7 @@ def test_fedpd_stalls_when_some_are_absent(w: Sequence[float]) -> None:
 @work
 def test_fedcm_converges_to_the_point_of_fedavg_with_a_shorter_step(w: Any, k: Any) -> None:
     lr, alpha = 0.9, 0.5
-    run = finished(FedCM(lr=lr, alpha=alpha), rounds=60, k=k, w=w)
+    run = unequal_end(FedCM(lr=lr, alpha=alpha), rounds=60, k=k, w=w)
     counts = [k] * N if isinstance(k, int) else k
 
     def fedavg_point(step: float) -> Tensor:
@@ -414,7 +396,9 @@ def test_fedcm_converges_to_the_point_of_fedavg_with_a_shorter_step(w: Any, k: A
             torch.linalg.matrix_power(EYE - step * a, n) for a, n in zip(A, counts, strict=True)
         )
         pull = EYE - torch.stack(list(powers))
-        return torch.linalg.solve(mean(w, pull), mean(w, torch.einsum("ijk,ik->ij", pull, B)))
+        return torch.linalg.solve(
+            weighted_sum(w, pull), weighted_sum(w, torch.einsum("ijk,ik->ij", pull, B))
+        )
 
     assert distance(run.x, fedavg_point(alpha * lr)) < 1e-10
     assert run.state.m.norm() < 1e-9
@@ -434,14 +418,14 @@ def assert_server_holds_the_means(run: ud.Run, w: Sequence[float]) -> None:
     else:
         held = [(server.h, [s.h for s in states]), (server.G, [s.G for s in states])]
     for mine, rows in held:
-        assert distance(mine, mean(w, torch.stack(rows))) < 1e-13
+        assert distance(mine, weighted_sum(w, torch.stack(rows))) < 1e-13
         assert mine.norm() > 1e-3
 
 
 @exact
 @weights
 def test_server_holds_the_weighted_means_over_all_clients(name: str, w: Sequence[float]) -> None:
-    run = begin(EXACT[name][0], rounds=8, w=w, participation=pairs)
+    run = unequal_run(EXACT[name][0], rounds=8, w=w, participation=pair_of_five)
     for record in run:
         assert (len(run.client_states) < N) == (record.round < 4)  # the unseen count too
         assert_server_holds_the_means(run, w)
@@ -453,8 +437,8 @@ def test_newcomers_enlarge_the_population(name: str) -> None:
     joins = ud.data.Spans([(0, None), (0, None), (2, None), (3, None), (3, None)])
     held = [PROBLEM.clients[i] for i in range(N)]
     growing = replace(PROBLEM, clients=ud.Clients(held, availability=joins))
-    cohorts = [[0, 1], [0], [1, 2], [2, 3], *(pairs(t) for t in range(4, 176))]
-    run = begin(EXACT[name][0], rounds=176, problem=growing, participation=cohorts)
+    cohorts = [[0, 1], [0], [1, 2], [2, 3], *(pair_of_five(t) for t in range(4, 176))]
+    run = unequal_run(EXACT[name][0], rounds=176, problem=growing, participation=cohorts)
     for record in run:
         registered = (2, 2, 3, 5)[min(record.round, 4) - 1]
         w = [weight * (i < registered) for i, weight in enumerate(UNEQUAL)]
@@ -470,8 +454,8 @@ def test_shift_of_everything_shifts_the_trajectory(algorithm: Any) -> None:
         [(a, y + (a @ v)[:, None]) for a, y in (PROBLEM.clients[i] for i in range(N))]
     )
     shifted = From(moved, A, B + v, START + v)
-    one = finished(algorithm, rounds=4, participation=pairs)
-    other = finished(algorithm, rounds=4, participation=pairs, problem=shifted)
+    one = unequal_end(algorithm, rounds=4, participation=pair_of_five)
+    other = unequal_end(algorithm, rounds=4, participation=pair_of_five, problem=shifted)
     assert distance(one.x, START) > 1e-2
     assert distance(one.x + v, other.x) < 1e-12
 
@@ -492,7 +476,7 @@ class Passes(FedPD):
 @pytest.mark.parametrize("start", ["own", "server"])
 def test_a_round_of_fedpd_with_silent_passes_is_so_many_passes(start: Any) -> None:
     lr, eta = 0.4, 1.5
-    run = finished(Passes(lr=lr, eta=eta, start=start, number=3), rounds=2)
+    run = unequal_end(Passes(lr=lr, eta=eta, start=start, number=3), rounds=2)
     x0, x, lam = START, [START] * N, [torch.zeros_like(START)] * N
     for _ in range(2):
         ends = []
@@ -505,7 +489,7 @@ def test_a_round_of_fedpd_with_silent_passes_is_so_many_passes(start: Any) -> No
                 x[i], lam[i] = y, lam[i] + (y - x0_i) / eta
                 x0_i = y + eta * lam[i]
             ends.append(x0_i)
-        x0 = mean(UNEQUAL, torch.stack(ends))
+        x0 = weighted_sum(UNEQUAL, torch.stack(ends))
     assert distance(run.x, x0) < 1e-13
     assert distance(-duals(run), torch.stack(lam)) < 1e-13
 
@@ -515,7 +499,7 @@ def test_silent_passes_cost_gradients_and_no_bytes(mode: str) -> None:
     algorithm = FedPD(lr=0.3, eta=2.0, p=0.6, coin=5)
     passes = [algorithm.passes(t) for t in range(6)]
     assert len(set(passes)) >= 3
-    for record, n in zip(begin(algorithm, rounds=6, mode=mode), passes, strict=True):
+    for record, n in zip(unequal_run(algorithm, rounds=6, mode=mode), passes, strict=True):
         assert record.gradients == n * sum(WORK)
         assert record.bytes_up == record.bytes_down == N * D * 8
 
@@ -548,9 +532,9 @@ def test_number_of_passes_is_geometric() -> None:
 @pytest.mark.parametrize("start", ["own", "server"])
 def test_clients_that_hardly_communicate_solve_their_own_problems(start: Any) -> None:
     """The limit p -> 1: a proximal point method on each F_i alone, so x_i -> b_i, lam_i -> 0."""
-    run = finished(Passes(lr=0.7, eta=2.0, start=start, number=60), rounds=1)
+    run = unequal_end(Passes(lr=0.7, eta=2.0, start=start, number=60), rounds=1)
     assert duals(run).norm() < 1e-9
-    assert distance(run.x, mean(UNEQUAL, B)) < 1e-9
+    assert distance(run.x, weighted_sum(UNEQUAL, B)) < 1e-9
 
 
 # The regularisers, by differences of the penalty as the papers write it.
@@ -666,7 +650,7 @@ def test_gradient_of_the_regulariser(row: Any) -> None:
 )
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
 def test_costs(algorithm: Any, down: int, up: int, server: int, client: int, mode: str) -> None:
-    run = begin(algorithm, rounds=2, participation=[[0, 3], [1, 2, 4]], mode=mode)
+    run = unequal_run(algorithm, rounds=2, participation=[[0, 3], [1, 2, 4]], mode=mode)
     for record, cohort in zip(run, ([0, 3], [1, 2, 4]), strict=True):
         assert record.bytes_down == down * D * 8 * len(cohort)
         assert record.bytes_up == up * D * 8 * len(cohort)
@@ -686,8 +670,8 @@ def in_the_box(algorithm: FedDyn) -> None:
 
 
 def at_the_fixed_point(algorithm: FedDyn) -> None:
-    for participation, rounds in ((1.0, 60), (pairs, 95)):
-        run = finished(algorithm, rounds=rounds, participation=participation)
+    for participation, rounds in ((1.0, 60), (pair_of_five, 95)):
+        run = unequal_end(algorithm, rounds=rounds, participation=participation)
         assert distance(run.x, PROBLEM.optimum(UNEQUAL)) < 1e-9
 
 
@@ -809,8 +793,10 @@ def test_finite_differences_refuse_every_wrong_penalty(mutant: type[FedDyn]) -> 
 def test_missing_square_term_is_negative_weight_decay() -> None:
     """FL-bench's fixed point solves grad F(x) = alpha x, hence its exploding loss."""
     w = UNEQUAL
-    run = finished(FLBench(lr=0.5, alpha=0.2), rounds=150, w=w)
-    target = torch.linalg.solve(mean(w, A) - 0.2 * EYE, mean(w, torch.einsum("ijk,ik->ij", A, B)))
+    run = unequal_end(FLBench(lr=0.5, alpha=0.2), rounds=150, w=w)
+    target = torch.linalg.solve(
+        weighted_sum(w, A) - 0.2 * EYE, weighted_sum(w, torch.einsum("ijk,ik->ij", A, B))
+    )
     assert distance(run.x, target) < 1e-8
     assert distance(target, PROBLEM.optimum(w)) > 0.1
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import undrift as ud
-from tests.support import distance
+from tests.support.runs import distance
 from undrift import testing
 from undrift.algorithms.fedmlb import FedMLB
 from undrift.algorithms.moon import MOON

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.support import bed, distance, on_net, on_quadratics
+from tests.support.problems import bed, gradients
+from tests.support.runs import distance, finished, on_net, on_quadratics
 from undrift import tree
 from undrift.testing import small_clients, small_net
 
@@ -48,8 +49,8 @@ methods = pytest.mark.parametrize("algorithm", METHODS, ids=name_of)
 modes = pytest.mark.parametrize("mode", ["loop", "stacked"])
 
 
-def begin(algorithm: Any, problem: ud.data.Quadratics = PROBLEM, **options: Any) -> ud.Run:
-    """A run on quadratics before its first round, one local step unless told otherwise."""
+def one_step_run(algorithm: Any, problem: ud.data.Quadratics = PROBLEM, **options: Any) -> ud.Run:
+    """Return a run before its first round, with one local step unless options say more."""
     options = {
         "work": ud.Steps(1),
         "rounds": 8,
@@ -57,11 +58,6 @@ def begin(algorithm: Any, problem: ud.data.Quadratics = PROBLEM, **options: Any)
         **options,
     }
     return ud.simulate(algorithm, problem.model(), problem.clients, loss=problem.loss, **options)
-
-
-def gradients(x: Tensor, problem: ud.data.Quadratics = PROBLEM) -> Tensor:
-    """(M, D) each worker's gradient at x."""
-    return torch.einsum("ijk,ik->ij", problem.A, x - problem.b)
 
 
 def signs(v: Tensor) -> Tensor:
@@ -93,21 +89,15 @@ def constant(algorithm: Any, rows: Tensor, **options: Any) -> ud.Run:
     return ud.simulate(algorithm, Linear(rows.shape[1], rows.dtype), clients, **settings | options)
 
 
-def finished(run: ud.Run) -> ud.Run:
-    for _ in run:
-        pass
-    return run
-
-
 # PSGD
 
 
 @pytest.mark.parametrize("route", ["ring", "segmented-ring:2", "torus:5x1", "tree", "server"])
 def test_psgd_with_one_step_is_gradient_descent_on_the_mean(route):
-    run = begin(ud.PSGD(lr=0.3), allreduce=route)
+    run = one_step_run(ud.PSGD(lr=0.3), allreduce=route)
     x = torch.zeros(7).double()
     for _ in run:
-        x = x - 0.3 * gradients(x).mean(0)
+        x = x - 0.3 * gradients(PROBLEM, x).mean(0)
         assert distance(run.mean, x) < 1e-14
 
 
@@ -125,11 +115,11 @@ def test_psgd_is_fedavg_with_uniform_weights(mode):
 
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
 def test_psgd_with_momentum_is_torchs_sgd_on_the_mean_gradient(nesterov):
-    run = begin(ud.PSGD(lr=0.2, rule=ud.Momentum(0.9, nesterov)), rounds=20)
+    run = one_step_run(ud.PSGD(lr=0.2, rule=ud.Momentum(0.9, nesterov)), rounds=20)
     x = nn.Parameter(torch.zeros(7).double())
     optimiser = torch.optim.SGD([x], lr=0.2, momentum=0.9, nesterov=nesterov)
     for _ in run:
-        x.grad = gradients(x.detach()).mean(0)
+        x.grad = gradients(PROBLEM, x.detach()).mean(0)
         optimiser.step()
         assert distance(run.mean, x.detach()) < 1e-13
 
@@ -137,11 +127,11 @@ def test_psgd_with_momentum_is_torchs_sgd_on_the_mean_gradient(nesterov):
 def test_psgd_of_one_worker_with_adam_is_torchs_adam():
     """Its state lives on from round to round."""
     alone = bed(clients=1, dim=7, seed=2)
-    run = begin(ud.PSGD(lr=0.1, rule=ud.Adam()), alone, rounds=15)
+    run = one_step_run(ud.PSGD(lr=0.1, rule=ud.Adam()), alone, rounds=15)
     x = nn.Parameter(torch.zeros(7).double())
     optimiser = torch.optim.Adam([x], lr=0.1)
     for _ in run:
-        x.grad = gradients(x.detach(), alone)[0]
+        x.grad = gradients(alone, x.detach())[0]
         optimiser.step()
         assert distance(run.mean, x.detach()) < 1e-12
 
@@ -167,10 +157,10 @@ def test_psgd_converges_to_the_optimum():
 
 def test_signsgd_of_one_worker_is_signsgd():
     alone = bed(clients=1, dim=7, seed=2)
-    run = begin(ud.SignSGD(lr=0.05), alone, rounds=20)
+    run = one_step_run(ud.SignSGD(lr=0.05), alone, rounds=20)
     x = torch.zeros(7).double()
     for _ in run:
-        x = x - 0.05 * signs(gradients(x, alone)[0])
+        x = x - 0.05 * signs(gradients(alone, x)[0])
         assert distance(run.mean, x) < 1e-15
 
 
@@ -209,10 +199,10 @@ def test_the_vote_tolerates_fewer_than_half_adversaries(bad, outcome):
 
 
 def test_signum():
-    run = begin(ud.SignSGD(lr=0.1, server_lr=0.02, rule=ud.Momentum(0.9)), rounds=20)
+    run = one_step_run(ud.SignSGD(lr=0.1, server_lr=0.02, rule=ud.Momentum(0.9)), rounds=20)
     x, m = torch.zeros(7).double(), torch.zeros(5, 7).double()
     for _ in run:
-        m = 0.9 * m + gradients(x)
+        m = 0.9 * m + gradients(PROBLEM, x)
         x = x - 0.02 * signs(signs(m).sum(0))
         assert distance(run.mean, x) < 1e-14
 
@@ -224,10 +214,10 @@ def test_signum():
 @pytest.mark.parametrize("code", ["fixed", "delta"])
 def test_error_feedback_telescopes(route, code):
     """x_t - mean e_t = x_0 - lr sum mean g."""
-    run = begin(ud.EFSignSGD(lr=0.2, code=code), rounds=15, allreduce=route)
+    run = one_step_run(ud.EFSignSGD(lr=0.2, code=code), rounds=15, allreduce=route)
     straight = run.mean.clone()
     while run.round < run.rounds:
-        straight = straight - 0.2 * gradients(run.mean).mean(0)
+        straight = straight - 0.2 * gradients(PROBLEM, run.mean).mean(0)
         next(run)
         assert distance(run.mean - run.state.e.mean(0), straight) < 1e-13
 
@@ -235,11 +225,11 @@ def test_error_feedback_telescopes(route, code):
 def test_error_feedback_contracts():
     """||p - d||^2 = (1 - ||p||_1^2 / (D ||p||_2^2)) ||p||^2 for one worker."""
     alone = bed(clients=1, dim=7, seed=2)
-    run = begin(ud.EFSignSGD(lr=0.2), alone, rounds=10)
+    run = one_step_run(ud.EFSignSGD(lr=0.2), alone, rounds=10)
     while run.round < run.rounds:
         x, e = run.mean.clone(), run.state.e[0].clone()
         next(run)
-        p = 0.2 * gradients(x, alone)[0] + e
+        p = 0.2 * gradients(alone, x)[0] + e
         share = p.abs().sum() ** 2 / (7 * p.square().sum())
         left = run.state.e[0].square().sum()
         assert float(left) == pytest.approx(float((1 - share) * p.square().sum()), rel=1e-11)
@@ -316,7 +306,7 @@ def test_the_momentum_is_an_average(make, beta):
     ids=name_of,
 )
 @pytest.mark.parametrize("size", [0.0, 1e-44, 1e-38, 1e-30, 1e-23, 1e-22, 1e-21])
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["size"] in (0.0, 1e-23))
 def test_gradients_of_zero_and_nearly_zero_are_harmless(algorithm, size):
     """In float32 the square of 1e-23 is zero, and that of 1e-22 has a digit or two."""
     rows = size * B[:3].float()
@@ -358,11 +348,11 @@ def local_updates(
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("rule", [ud.SGD(), ud.Momentum(0.8), ud.Adam()], ids=str)
 @pytest.mark.parametrize("route", ["ring", "tree"])
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["period"] == 3)
 def test_marsit_conserves_x_minus_the_mean_compensation(period, steps, rule, route):
     """x_t - mean c_t = x_0 - sum of the mean local updates, through both kinds of rounds."""
     algorithm = ud.Marsit(lr=0.1, server_lr=0.02, period=period, rule=rule)
-    run = begin(algorithm, rounds=10, work=ud.Steps(steps), allreduce=route, mode="stacked")
+    run = one_step_run(algorithm, rounds=10, work=ud.Steps(steps), allreduce=route, mode="stacked")
     straight, state = run.mean.clone(), [rule.init(b) for b in B]
     while run.round < run.rounds:
         straight = straight - local_updates(rule, run.mean, state, 0.1, steps).mean(0)
@@ -375,20 +365,25 @@ def test_marsit_conserves_x_minus_the_mean_compensation(period, steps, rule, rou
 @pytest.mark.parametrize("period", [None, 4])
 def test_compensations_drift_apart_until_a_full_round(period):
     """c_m - mean c = sum of lr (g_m - mean g) since then: the common step cancels."""
-    run = begin(ud.Marsit(lr=0.1, server_lr=0.02, period=period), rounds=20)
+    run = one_step_run(ud.Marsit(lr=0.1, server_lr=0.02, period=period), rounds=20)
     apart = torch.zeros_like(B)
     for t in range(run.rounds):
-        g = gradients(run.mean)
+        g = gradients(PROBLEM, run.mean)
         next(run)
         full = period is not None and t % period == 0
         apart = torch.zeros_like(B) if full else apart + 0.1 * (g - g.mean(0))
         assert distance(run.state.c - run.state.c.mean(0), apart) < 1e-12
 
 
+def stacked_with_memory(parameters):
+    """Return whether workers are stacked and their rule has a state."""
+    return parameters["mode"] == "stacked" and parameters["rule"] != ud.SGD()
+
+
 @pytest.mark.parametrize("route", ["ring", "torus:2x2", "tree"])
 @pytest.mark.parametrize("rule", [ud.SGD(), ud.Momentum(0.8), ud.Adam()], ids=str)
 @modes
-@pytest.mark.wide
+@pytest.mark.wide(daily=stacked_with_memory)
 def test_marsit_with_period_one_is_psgd_bit_for_bit(route, rule, mode):
     same = {"mode": mode, "work": ud.Steps(2), "allreduce": route}
     full = on_net(ud.Marsit(lr=0.05, period=1, rule=rule), **same)
@@ -398,10 +393,10 @@ def test_marsit_with_period_one_is_psgd_bit_for_bit(route, rule, mode):
 
 def test_marsit_of_one_worker_is_error_feedback_with_a_fixed_scale():
     alone = bed(clients=1, dim=7, seed=2)
-    run = begin(ud.Marsit(lr=0.2, server_lr=0.03), alone, rounds=30)
+    run = one_step_run(ud.Marsit(lr=0.2, server_lr=0.03), alone, rounds=30)
     x, c = torch.zeros(7).double(), torch.zeros(7).double()
     for record in run:
-        p = 0.2 * gradients(x, alone)[0] + c
+        p = 0.2 * gradients(alone, x)[0] + c
         x, c = x - 0.03 * signs(p), p - 0.03 * signs(p)
         assert distance(run.mean, x) < 1e-14
         assert distance(run.state.c[0], c) < 1e-13
@@ -411,7 +406,7 @@ def test_marsit_of_one_worker_is_error_feedback_with_a_fixed_scale():
 @pytest.mark.parametrize("period", [None, 1, 2, 5])
 def test_which_rounds_are_full(period):
     """By what they send; round 0 is one of them, without a period none."""
-    run = begin(ud.Marsit(lr=0.1, period=period), rounds=11)
+    run = one_step_run(ud.Marsit(lr=0.1, period=period), rounds=11)
     for t, record in enumerate(run):
         full = period is not None and t % period == 0
         assert record.bits == 64 if full else record.bits < 8
@@ -436,7 +431,9 @@ def test_marsit_hovers_about_the_optimum_within_its_step():
     target = PROBLEM.optimum()
     apart = []
     for step in (0.03, 0.003):
-        run = begin(ud.Marsit(lr=0.05, server_lr=step, period=10), rounds=150, mode="stacked")
+        run = one_step_run(
+            ud.Marsit(lr=0.05, server_lr=step, period=10), rounds=150, mode="stacked"
+        )
         apart.append(distance(finished(run).mean, target))
     assert apart[0] < 10 * 0.03
     assert apart[1] < 10 * 0.003 + 0.05
@@ -449,8 +446,8 @@ WIDE = ud.data.quadratics(4, dim=96, samples=100, seed=1, dtype=torch.float32)  
 
 @pytest.mark.parametrize("route", ["ring", "torus:2x2", "tree", "server"])
 def test_a_one_bit_round_sends_a_32nd(route):
-    psgd = next(begin(ud.PSGD(lr=0.1), WIDE, allreduce=route))
-    marsit = next(begin(ud.Marsit(lr=0.1), WIDE, allreduce=route))
+    psgd = next(one_step_run(ud.PSGD(lr=0.1), WIDE, allreduce=route))
+    marsit = next(one_step_run(ud.Marsit(lr=0.1), WIDE, allreduce=route))
     assert (psgd.bits, marsit.bits) == (32, 1)
     assert psgd.hops == marsit.hops
     for cost in ("bytes_up", "bytes_down", "bytes_per_worker", "bytes_per_link"):
@@ -463,8 +460,10 @@ def test_a_one_bit_round_sends_a_32nd(route):
 
 @pytest.mark.parametrize("period", [4, 10])
 def test_the_average_of_a_period(period):
-    psgd = next(begin(ud.PSGD(lr=0.1), WIDE)).bytes_up
-    sent = [r.bytes_up for r in begin(ud.Marsit(lr=0.1, period=period), WIDE, rounds=2 * period)]
+    psgd = next(one_step_run(ud.PSGD(lr=0.1), WIDE)).bytes_up
+    sent = [
+        r.bytes_up for r in one_step_run(ud.Marsit(lr=0.1, period=period), WIDE, rounds=2 * period)
+    ]
     assert Fraction(sum(sent), 2 * period * psgd) == Fraction(period - 1, 32 * period) + Fraction(
         1, period
     )
@@ -474,7 +473,7 @@ def test_costs_of_the_other_methods():
     """4 workers on a ring, 96 coordinates: 4 chunks of 24, sums of 1, 2 and 3 signs, then 4."""
     fixed = 4 * 24 * (1 + 2 + 2) // 8
     records = {
-        name: next(begin(algorithm, WIDE))
+        name: next(one_step_run(algorithm, WIDE))
         for name, algorithm in {
             "vote": ud.SignSGD(lr=0.1),
             "sum": ud.SSDM(lr=0.1),
@@ -489,23 +488,23 @@ def test_costs_of_the_other_methods():
 
 
 def test_sign_matching_by_hand():
-    run = begin(ud.SignSGD(lr=0.05), rounds=10)
+    run = one_step_run(ud.SignSGD(lr=0.05), rounds=10)
     seen = []
     while run.round < run.rounds:
-        g = gradients(run.mean)
+        g = gradients(PROBLEM, run.mean)
         vote, total = signs(signs(g).sum(0)), signs(g.sum(0))
         record = next(run)
         assert record.sign_matching == float((vote == total).double().mean())
         seen.append(record.sign_matching)
     assert min(seen) < 1
-    run = begin(ud.Marsit(lr=0.05, server_lr=0.02), rounds=10)
+    run = one_step_run(ud.Marsit(lr=0.05, server_lr=0.02), rounds=10)
     while run.round < run.rounds:
         x = run.mean.clone()
-        u = 0.05 * gradients(x) + run.state.c
+        u = 0.05 * gradients(PROBLEM, x) + run.state.c
         record = next(run)
         taken = signs(x - run.mean)
         assert record.sign_matching == float((taken == signs(u.sum(0))).double().mean())
-    assert next(begin(ud.PSGD(lr=0.1))).sign_matching is None
+    assert next(one_step_run(ud.PSGD(lr=0.1))).sign_matching is None
 
 
 # All of them on the net
@@ -513,7 +512,7 @@ def test_sign_matching_by_hand():
 
 @methods
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["route"] in ("ring", "torus:2x2"))
 def test_all_workers_hold_the_same_model(algorithm, route):
     run = ud.simulate(
         algorithm,
@@ -557,7 +556,7 @@ def test_stacked_loop_and_groups_agree(algorithm):
 
 @methods
 @modes
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["mode"] == "stacked")
 def test_resume_is_bit_identical(algorithm, mode, tmp_path):
     whole = on_net(algorithm, mode=mode, work=ud.Steps(2), rounds=4)
     on_net(algorithm, mode=mode, work=ud.Steps(2), rounds=2, checkpoint=tmp_path)
@@ -615,23 +614,29 @@ REFUSED = {
     "norm": (lambda: ud.SSDM(lr=0.1, norm="l2"), "norm to be one of none, max"),
     "code": (lambda: ud.SignSGD(lr=0.1, code="zip"), "code to be one of fixed, gamma"),
     "rule": (lambda: ud.Marsit(lr=0.1, rule=ud.Adam), "a rule such as"),
-    "torus": (lambda: begin(ud.PSGD(lr=0.1), allreduce="torus:2x2"), "number of workers, 5"),
-    "route": (lambda: begin(ud.PSGD(lr=0.1), allreduce="butterfly"), "one of ring"),
+    "torus": (lambda: one_step_run(ud.PSGD(lr=0.1), allreduce="torus:2x2"), "number of workers, 5"),
+    "route": (lambda: one_step_run(ud.PSGD(lr=0.1), allreduce="butterfly"), "one of ring"),
     "topology": (
-        lambda: begin(ud.Marsit(lr=0.1), topology=ud.topology.ring(5)),
+        lambda: one_step_run(ud.Marsit(lr=0.1), topology=ud.topology.ring(5)),
         "Marsit needs a route of all-reduce, not a topology",
     ),
     "gossip": (
-        lambda: begin(ud.DSGD(lr=0.1), topology=ud.topology.ring(5), allreduce="ring"),
+        lambda: one_step_run(ud.DSGD(lr=0.1), topology=ud.topology.ring(5), allreduce="ring"),
         "a topology, not an all-reduce",
     ),
-    "server": (lambda: begin(ud.FedAvg(lr=0.1), allreduce="ring"), "it has a server"),
+    "server": (lambda: one_step_run(ud.FedAvg(lr=0.1), allreduce="ring"), "it has a server"),
     "steps": (
-        lambda: begin(ud.Marsit(lr=0.1), work=ud.Steps([1, 1, 2, 1, 1])),
+        lambda: one_step_run(ud.Marsit(lr=0.1), work=ud.Steps([1, 1, 2, 1, 1])),
         r"Marsit needs the same number of local steps .* got 1 for client 0 and 2 for client 2",
     ),
-    "participation": (lambda: begin(ud.PSGD(lr=0.1), participation=2), "all peers in every round"),
-    "weights": (lambda: begin(ud.PSGD(lr=0.1), weighting="size"), "peers that all weigh the same"),
+    "participation": (
+        lambda: one_step_run(ud.PSGD(lr=0.1), participation=2),
+        "all peers in every round",
+    ),
+    "weights": (
+        lambda: one_step_run(ud.PSGD(lr=0.1), weighting="size"),
+        "peers that all weigh the same",
+    ),
     "nobody": (lambda: ud.Clients([]), "at least one client"),
 }
 
@@ -656,7 +661,7 @@ def floor(algorithm: Any, workers: int, *, burn_in: int = 100, rounds: int = 250
             workers, dim=32, samples=64, heterogeneity=0.0, condition=2.0, noise=1.0, seed=seed
         )
         options = {"batch_size": 4, "allreduce": "tree", "mode": "stacked", "seed": seed}
-        run = begin(
+        run = one_step_run(
             algorithm,
             problem,
             rounds=rounds,

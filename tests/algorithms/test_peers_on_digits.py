@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import undrift as ud
-from tests.cli.test_cli import start
+from tests.support.commands import built_run
 
 
 def final(ground: dict[str, Any], name: str, lr: float) -> tuple[ud.PeerRecord, int]:
     every = {"every": ground["training"]["rounds"]}
-    run = start({"name": name, "lr": lr}, evaluation=every, **ground)
+    run = built_run({"name": name, "lr": lr}, evaluation=every, **ground)
     *_, record = run
     return record, run.totals.bytes_up
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 import undrift as ud
-from tests.support import From, bed, distance, on_net, on_quadratics, small_clients, small_net
+from tests.algorithms.reductions import (
+    PARTIAL,
+    ROUNDS,
+    STEPS,
+    TIGHT,
+    UNEQUAL,
+    Plain,
+    Runner,
+    four_copies,
+    on_the_stacked_net,
+    orthogonal,
+    quadratics,
+    rotated,
+    shifted,
+    start_of,
+    trajectory_end,
+    vector,
+)
+from tests.support.runs import distance, on_net, on_quadratics
 from undrift import FedACG, FedaGrac, FedAvg, FedProx, FedSpeed, Scaffold
-
-TIGHT = 1e-10
-ROUNDS = 3
-STEPS = [2, 4, 1, 3]  # some pass over their ragged last minibatch, client 1 starts a new epoch
-PARTIAL = [[1, 3], [0, 2, 3], [1, 0]]
-UNEQUAL = [0.4, 0.1, 0.2, 0.3]
+from undrift.testing import small_net
 
 METHODS = [
     FedAvg(lr=0.3),
@@ -32,22 +41,6 @@ METHODS = [
     FedaGrac(lr=0.3),
     FedaGrac(lr=0.3, lam=0.5, scheme="first", local_reference="sent", nu_scope="all"),
 ]
-
-
-def vector(seed: int, dim: int = 3) -> Tensor:
-    return torch.tensor(np.random.default_rng(seed).normal(size=dim))
-
-
-def start_of(model: nn.Module) -> Tensor:
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
-
-
-def quadratics(clients: int = 4, seed: int = 1) -> From:
-    problem = bed(clients=clients, dim=3, samples=[5, 9, 4, 7][:clients], seed=seed)
-    return From(problem.clients, problem.A, problem.b, vector(9))
-
-
-Runner = Callable[..., ud.Run]
 
 
 @pytest.fixture(params=["quadratics-loop", "quadratics-stacked", "net-loop", "net-stacked"])
@@ -94,7 +87,7 @@ SAME_ANYWHERE = {
 
 
 @pytest.mark.parametrize("name", SAME_ANYWHERE)
-@pytest.mark.wide
+@pytest.mark.wide(daily=on_the_stacked_net)
 def test_same_for_any_participation_and_weights(name: str, on: Runner) -> None:
     one, other = SAME_ANYWHERE[name]
     options = {"participation": PARTIAL, "weighting": UNEQUAL}
@@ -152,7 +145,7 @@ FIRST_ROUNDS = [
 @pytest.mark.parametrize(
     ("one", "other"), FIRST_ROUNDS, ids=["Scaffold", "Scaffold-I", "FedaGrac", "FedACG"]
 )
-@pytest.mark.wide
+@pytest.mark.wide(daily=on_the_stacked_net)
 def test_first_round_has_no_correction_yet(one: Any, other: Any, on: Runner) -> None:
     options = {"participation": [[0, 1, 3], [0, 1]], "weighting": UNEQUAL}
     assert distance(on(one, rounds=1, **options).x, on(other, rounds=1, **options).x) < TIGHT
@@ -161,7 +154,7 @@ def test_first_round_has_no_correction_yet(one: Any, other: Any, on: Runner) -> 
 
 @pytest.mark.parametrize("cohort", [[0, 1, 2, 3], [1, 3]], ids=["full", "partial"])
 @pytest.mark.parametrize("aggregation", ["all", "participants"])
-@pytest.mark.wide
+@pytest.mark.wide(daily=on_the_stacked_net)
 def test_first_round_of_fedspeed_is_fedprox_with_the_server_moving_further(
     aggregation: Any, cohort: list[int], on: Runner
 ) -> None:
@@ -194,51 +187,6 @@ def test_scaffold_with_one_step_is_fedavg_with_one_step(on: Runner) -> None:
 
 
 # Against torch.optim: whole local data and no dropout, since it cannot see our batches and masks.
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A task without randomness, for the simulator and for an optimiser by hand."""
-
-    task: str
-    mode: str
-
-    def clients(self) -> ud.Clients:
-        return quadratics().clients if self.task == "quadratics" else small_clients()
-
-    def model(self) -> nn.Module:
-        return quadratics().model() if self.task == "quadratics" else small_net(dropout=0)
-
-    @property
-    def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return quadratics().loss if self.task == "quadratics" else nn.functional.cross_entropy
-
-    def run(self, algorithm: Any, clients: ud.Clients | None = None, **options: Any) -> ud.Run:
-        clients = clients or self.clients()
-        if self.task == "quadratics":
-            problem = replace(quadratics(), clients=clients)
-            return on_quadratics(algorithm, problem, mode=self.mode, **options)
-        options = {"batch_size": None, "model": self.model(), "clients": clients, **options}
-        return on_net(algorithm, mode=self.mode, **options)
-
-    def by_hand(
-        self,
-        optimiser: Callable[..., torch.optim.Optimizer],
-        steps: int,
-        weights: list[float],
-        clients: ud.Clients | None = None,
-        **options: Any,
-    ) -> Tensor:
-        """The optimiser on sum_i w_i F_i."""
-        model, clients = self.model(), clients or self.clients()
-        update = optimiser(model.parameters(), **options)
-        for _ in range(steps):
-            update.zero_grad()
-            for i, weight in enumerate(weights):
-                inputs, targets = clients[i]
-                (weight * self.loss(model(inputs), targets)).backward()
-            update.step()
-        return start_of(model)
 
 
 @pytest.fixture(params=["quadratics-loop", "quadratics-stacked", "net-loop", "net-stacked"])
@@ -310,17 +258,12 @@ def test_a_client_split_into_two_halves_changes_nothing(plain: Plain) -> None:
     assert distance(whole.x, halves.x) < TIGHT
 
 
-def four_copies(plain: Plain) -> tuple[ud.Clients, ud.Clients]:
-    pair = plain.clients()[2]
-    return ud.Clients([pair] * 4), ud.Clients([pair])
-
-
 @pytest.mark.parametrize(
     "algorithm",
     [m for m in METHODS if isinstance(m, FedProx | FedSpeed | FedACG)],
     ids=repr,
 )
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["plain"] == "net-stacked")
 def test_identical_clients_are_one_client_where_the_correction_stays(
     algorithm: Any, plain: Plain
 ) -> None:
@@ -343,7 +286,7 @@ def test_identical_clients_are_one_client_where_the_correction_stays(
     ],
     ids=repr,
 )
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["plain"] == "net-stacked")
 def test_identical_clients_are_sgd_where_the_correction_vanishes(
     algorithm: Any, plain: Plain
 ) -> None:
@@ -378,29 +321,6 @@ def test_a_count_of_all_clients_is_everybody(algorithm: Any, on: Runner) -> None
 
 
 # Symmetries of the quadratics.
-
-
-def trajectory_end(algorithm: Any, problem: From) -> Tensor:
-    options = {"participation": PARTIAL, "weighting": UNEQUAL}
-    return on_quadratics(algorithm, problem, rounds=ROUNDS, work=STEPS, **options).x
-
-
-def shifted(problem: From, v: Tensor) -> From:
-    """All b_i and x0 moved by v."""
-    pairs = [problem.clients[i] for i in range(len(problem.clients))]
-    moved = ud.Clients([(inputs, targets + (inputs @ v)[:, None]) for inputs, targets in pairs])
-    return From(moved, problem.A, problem.b + v, problem.x0 + v)
-
-
-def rotated(problem: From, Q: Tensor) -> From:
-    """All b_i and x0 turned by Q, and A_i with them."""
-    pairs = [problem.clients[i] for i in range(len(problem.clients))]
-    turned = ud.Clients([(inputs @ Q.T, targets) for inputs, targets in pairs])
-    return From(turned, Q @ problem.A @ Q.T, problem.b @ Q.T, Q @ problem.x0)
-
-
-def orthogonal() -> Tensor:
-    return torch.linalg.qr(torch.stack([vector(s) for s in (4, 5, 6)]))[0]
 
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=repr)

@@ -1,5 +1,5 @@
 """Server rules, normalised averaging, FedLin and the sharpness-aware methods: contract, reductions,
-closed forms and costs. Their boxes are in tests/boxes."""
+closed forms and costs. Their boxes are in tests/algorithms/boxes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.algorithms.test_reductions import (
+from tests.algorithms.reductions import (
     PARTIAL,
     STEPS,
     TIGHT,
@@ -21,6 +21,7 @@ from tests.algorithms.test_reductions import (
     Plain,
     Runner,
     four_copies,
+    on_the_stacked_net,
     orthogonal,
     quadratics,
     rotated,
@@ -28,7 +29,8 @@ from tests.algorithms.test_reductions import (
     trajectory_end,
     vector,
 )
-from tests.support import bed, distance, on_net, on_quadratics, small_clients, small_net
+from tests.support.problems import bed, gradients
+from tests.support.runs import distance, on_net, on_quadratics, start_on_quadratics
 from undrift import FedAvg, FedProx, FedSpeed, Momentum, Scaffold, Schedule, testing
 from undrift.algorithms.fedadagrad import FedAdagrad
 from undrift.algorithms.fedadam import FedAdam
@@ -40,6 +42,7 @@ from undrift.algorithms.fednova import FedNova
 from undrift.algorithms.fedsam import FedSAM
 from undrift.algorithms.fedyogi import FedYogi
 from undrift.algorithms.mofedsam import MoFedSAM
+from undrift.testing import small_clients, small_net
 
 COORDINATEWISE = (FedAdam, FedYogi, FedAdagrad)
 METHODS = [
@@ -56,7 +59,7 @@ METHODS = [
 methods = pytest.mark.parametrize("algorithm", METHODS, ids=lambda a: type(a).__name__)
 
 
-# tests/test_contract.py checks every registered class at its defaults.
+# tests/algorithms/test_contract.py checks every registered class at its defaults.
 UNCHECKED = [a for a in METHODS if type(a) not in ud.ALGORITHMS or a != type(a)(lr=0.1)]
 
 
@@ -156,7 +159,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-@pytest.mark.wide
+@pytest.mark.wide(daily=on_the_stacked_net)
 def test_same_for_any_work_participation_and_weights(name: str, on: Runner) -> None:
     one, other = SAME[name]
     assert distance(on(one).x, on(other).x) < (1e-6 if "inf" in name else TIGHT)
@@ -300,37 +303,26 @@ settings = pytest.mark.parametrize(
 )
 
 
-def begin(algorithm: Any, *, rounds: int, w: Sequence[float] = UNEQUAL, **options: Any) -> ud.Run:
+def unequal_run(
+    algorithm: Any, *, rounds: int, w: Sequence[float] = UNEQUAL, **options: Any
+) -> ud.Run:
+    """Return a run before its first round, with unequal work and weights."""
     options = {"work": ud.Steps(WORK), "mode": "loop", **options}
     problem = options.pop("problem", PROBLEM)
-    return ud.simulate(
-        algorithm,
-        problem.model(),
-        problem.clients,
-        loss=problem.loss,
-        rounds=rounds,
-        weighting=w,
-        evaluation=ud.EvaluationOptions(every=max(1, rounds)),
-        **options,
-    )
+    return start_on_quadratics(algorithm, problem, rounds=rounds, weighting=w, **options)
 
 
 def end(algorithm: Any, **options: Any) -> Tensor:
-    return testing.finish(begin(algorithm, **options))
+    return testing.finish(unequal_run(algorithm, **options))
 
 
 def share(w: Sequence[float], cohort: Sequence[int]) -> list[float]:
     return [w[i] if i in cohort else 0.0 for i in range(N)]
 
 
-def mean(w: Sequence[float], rows: Tensor) -> Tensor:
-    """sum_i w_i rows_i / sum_i w_i."""
+def weighted_mean(w: Sequence[float], rows: Tensor) -> Tensor:
+    """Return sum_i w_i rows_i / sum_i w_i."""
     return torch.tensordot(torch.tensor(w, dtype=A.dtype) / sum(w), rows, 1)
-
-
-def gradients(x: Tensor) -> Tensor:
-    """(N, D) grad F_i at x."""
-    return torch.einsum("ijk,ik->ij", A, x - B)
 
 
 def psi(curvature: Tensor, lr: float) -> Tensor:
@@ -341,7 +333,9 @@ def psi(curvature: Tensor, lr: float) -> Tensor:
 
 def balance(w: Sequence[float], pull: Tensor, b: Tensor = B) -> Tensor:
     """x with sum_i w_i pull_i (x - b_i) = 0."""
-    return torch.linalg.solve(mean(w, pull), mean(w, torch.einsum("ijk,ik->ij", pull, b)))
+    return torch.linalg.solve(
+        weighted_mean(w, pull), weighted_mean(w, torch.einsum("ijk,ik->ij", pull, b))
+    )
 
 
 def updates(run: ud.Run) -> Callable[[], Tensor]:
@@ -368,7 +362,7 @@ def test_fedavgm_has_the_fixed_point_of_fedavg(w: Any, cohort: Any) -> None:
 @pytest.mark.parametrize("beta", [0.4, 0.8])
 def test_fedavgm_moves_a_shadow_of_its_model_by_the_undamped_update(beta: float) -> None:
     """z = x + beta / (1 - beta) m obeys z' - z = D / (1 - beta)."""
-    run = begin(FedAvgM(lr=0.3, beta=beta), rounds=8, participation=PARTIAL * 2 + PARTIAL[:2])
+    run = unequal_run(FedAvgM(lr=0.3, beta=beta), rounds=8, participation=PARTIAL * 2 + PARTIAL[:2])
     advance, z = updates(run), run.x
     for _ in range(8):
         d = advance()
@@ -378,7 +372,7 @@ def test_fedavgm_moves_a_shadow_of_its_model_by_the_undamped_update(beta: float)
 
 
 def test_fedadam_without_memory_steps_by_the_sign_up_to_tau() -> None:
-    run = begin(FedAdam(lr=0.3, server_lr=0.2, beta1=0, beta2=0, tau=0.01), rounds=5)
+    run = unequal_run(FedAdam(lr=0.3, server_lr=0.2, beta1=0, beta2=0, tau=0.01), rounds=5)
     advance, x = updates(run), run.x
     for _ in range(5):
         d = advance()
@@ -389,7 +383,7 @@ def test_fedadam_without_memory_steps_by_the_sign_up_to_tau() -> None:
 
 def test_fedadam_accumulates_averages_of_updates_and_squares() -> None:
     """m and v as weighted sums over the whole history, not as a recursion."""
-    run = begin(FedAdam(lr=0.3, beta1=0.8, beta2=0.6, tau=0.1), rounds=6)
+    run = unequal_run(FedAdam(lr=0.3, beta1=0.8, beta2=0.6, tau=0.1), rounds=6)
     advance = updates(run)
     d = torch.stack([advance() for _ in range(6)])
     age = torch.arange(5, -1, -1, dtype=A.dtype)[:, None]
@@ -399,7 +393,7 @@ def test_fedadam_accumulates_averages_of_updates_and_squares() -> None:
 
 @pytest.mark.parametrize("tau", [0.5, 0.02])
 def test_fedyogi_moves_v_towards_the_square_by_a_fixed_share_of_it(tau: float) -> None:
-    run = begin(FedYogi(lr=0.3, beta2=0.9, tau=tau), rounds=6)
+    run = unequal_run(FedYogi(lr=0.3, beta2=0.9, tau=tau), rounds=6)
     advance, v = updates(run), run.state.v
     up, down = 0, 0
     for _ in range(6):
@@ -412,7 +406,7 @@ def test_fedyogi_moves_v_towards_the_square_by_a_fixed_share_of_it(tau: float) -
 
 
 def test_fedadagrad_never_forgets_a_square() -> None:
-    run = begin(FedAdagrad(lr=0.3, tau=0.1), rounds=6)
+    run = unequal_run(FedAdagrad(lr=0.3, tau=0.1), rounds=6)
     advance, v = updates(run), run.state.v
     total = torch.full_like(v, 0.1**2)
     for _ in range(6):
@@ -470,7 +464,7 @@ def test_fednova_factor_is_the_sum_of_the_weights_of_the_gradients(
     mu: float, rho: float, mode: Any
 ) -> None:
     k, lr, seen = [1, 2, 9, 4], 0.3, {}
-    run = begin(
+    run = unequal_run(
         FedNova(lr=lr, mu=mu, rho=rho),
         rounds=1,
         work=ud.Steps(k),
@@ -507,7 +501,7 @@ def test_fednova_reads_a_constant_gradient_off_any_local_solver(mu: float, rho: 
     factor = sum(
         w * brute_force_factor(0.3, mu, rho, k) for w, k in zip(UNEQUAL, WORK, strict=True)
     )
-    assert distance(run.x, x - 0.3 * factor * mean(UNEQUAL, g)) < 1e-13
+    assert distance(run.x, x - 0.3 * factor * weighted_mean(UNEQUAL, g)) < 1e-13
 
 
 def nova_point(w: Sequence[float], lr: float, mu: float = 0.0) -> Tensor:
@@ -533,7 +527,7 @@ def test_fednova_with_a_small_step_stays_at_the_optimum_where_fedavg_does_not(
     optimum, errors = PROBLEM.optimum(w), []
     for lr in (1e-3, 1e-4):
         fixed = nova_point(w, lr, mu)
-        run = begin(FedNova(lr=lr, mu=mu), w=w, rounds=1)
+        run = unequal_run(FedNova(lr=lr, mu=mu), w=w, rounds=1)
         run.state = run.state._replace(x=fixed)
         next(run)
         assert distance(run.x, fixed) < 1e-14  # stationary, so this is where it would end
@@ -567,7 +561,9 @@ def test_fednova_bias_can_exceed_that_of_fedavg() -> None:
 @settings
 @pytest.mark.parametrize("work", [[3, 1, 2, 5], [1, 8, 1, 2]], ids=str)
 def test_fedlin_converges_to_the_optimum(w: Any, cohort: Any, work: Any) -> None:
-    run = begin(FedLin(lr=1.5), w=w, rounds=35, work=ud.Steps(work), participation=[cohort] * 35)
+    run = unequal_run(
+        FedLin(lr=1.5), w=w, rounds=35, work=ud.Steps(work), participation=[cohort] * 35
+    )
     testing.finish(run)
     optimum = PROBLEM.optimum(share(w, cohort))
     assert distance(run.x, optimum) < 1e-10
@@ -579,9 +575,9 @@ def test_fedlin_converges_to_the_optimum(w: Any, cohort: Any, work: Any) -> None
 def test_fedlin_is_scaffold_with_fresh_variates(w: Any) -> None:
     x = PROBLEM.x0
     for _ in range(3):
-        scaffold = begin(Scaffold(lr=0.6 / 4), w=w, rounds=1, work=ud.Steps(4))
-        scaffold.state = scaffold.state._replace(x=x, c=mean(w, gradients(x)))
-        scaffold.client_states = dict(enumerate(gradients(x)))
+        scaffold = unequal_run(Scaffold(lr=0.6 / 4), w=w, rounds=1, work=ud.Steps(4))
+        scaffold.state = scaffold.state._replace(x=x, c=weighted_mean(w, gradients(PROBLEM, x)))
+        scaffold.client_states = dict(enumerate(gradients(PROBLEM, x)))
         next(scaffold)
         x = scaffold.x
     assert distance(end(FedLin(lr=0.6), w=w, rounds=3, work=ud.Steps(4)), x) < 1e-13
@@ -604,16 +600,16 @@ def test_fedlin_collects_full_gradients_from_minibatch_clients(mode: Any) -> Non
 
 def test_first_sharpness_aware_step() -> None:
     x, rho, lr = PROBLEM.x0, 0.3, 0.4
-    g = gradients(x)
+    g = gradients(PROBLEM, x)
     bent = torch.einsum("ijk,ik->ij", A, g)
     plain = {"w": UNEQUAL, "rounds": 1, "work": ud.Steps(1)}
-    expected = x - lr * mean(UNEQUAL, g + rho * bent)  # (I + rho A) A (x - b)
+    expected = x - lr * weighted_mean(UNEQUAL, g + rho * bent)  # (I + rho A) A (x - b)
     assert distance(end(FedSAM(lr=lr, rho=rho, normalise=False), **plain), expected) < 1e-14
     unit = bent / (g.norm(dim=1, keepdim=True) + 1e-7)
-    expected = x - lr * mean(UNEQUAL, g + rho * unit)
+    expected = x - lr * weighted_mean(UNEQUAL, g + rho * unit)
     assert distance(end(FedSAM(lr=lr, rho=rho), **plain), expected) < 1e-14
     assert distance(end(FedGamma(lr=lr, rho=rho), **plain), expected) < 1e-14
-    expected = x - 0.2 * lr * mean(UNEQUAL, g + rho * unit)
+    expected = x - 0.2 * lr * weighted_mean(UNEQUAL, g + rho * unit)
     assert distance(end(MoFedSAM(lr=lr, rho=rho, alpha=0.2), **plain), expected) < 1e-14
 
 
@@ -633,7 +629,7 @@ def test_fedgamma_variates_are_mean_gradients_and_their_weighted_mean_is_the_ser
 ) -> None:
     lr, rho = 0.3, 0.2
     pairs = [list(p) for p in itertools.combinations(range(N), 2)]
-    run = begin(FedGamma(lr=lr, rho=rho), w=w, rounds=len(pairs), participation=pairs)
+    run = unequal_run(FedGamma(lr=lr, rho=rho), w=w, rounds=len(pairs), participation=pairs)
     c_i = torch.zeros(N, D, dtype=A.dtype)
     for cohort in pairs:
         x, c = run.state
@@ -646,7 +642,7 @@ def test_fedgamma_variates_are_mean_gradients_and_their_weighted_mean_is_the_ser
             c_i[i] = total / WORK[i]
         next(run)
         assert all(distance(run.client_states[i], c_i[i]) < 1e-13 for i in cohort)
-        assert distance(run.state.c, mean(w, c_i)) < 1e-13
+        assert distance(run.state.c, weighted_mean(w, c_i)) < 1e-13
 
 
 # Costs
@@ -684,7 +680,7 @@ def test_bytes_and_gradients_are_those_of_the_cost_table(
     problem = bed(4, dtype=dtype)
     options = {"problem": problem, "mode": mode, "participation": present}
     size = dtype.itemsize
-    for record, cohort in zip(begin(algorithm, rounds=3, **options), present, strict=True):
+    for record, cohort in zip(unequal_run(algorithm, rounds=3, **options), present, strict=True):
         assert record.bytes_down == len(cohort) * down * D * size
         assert record.bytes_up == len(cohort) * (up * D + scalars) * size
         steps = sum(WORK[i] for i in cohort)
@@ -695,7 +691,10 @@ def test_bytes_and_gradients_are_those_of_the_cost_table(
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
 def test_fedlin_pays_for_one_pass_over_the_local_data(mode: Any) -> None:
     options = {"rounds": 1, "mode": mode, "batch_size": 6}  # slices of 6, 6 and 4 samples
-    plain, full = next(begin(FedAvg(lr=0.1), **options)), next(begin(FedLin(lr=0.1), **options))
+    plain, full = (
+        next(unequal_run(FedAvg(lr=0.1), **options)),
+        next(unequal_run(FedLin(lr=0.1), **options)),
+    )
     assert full.gradients - plain.gradients == 3 * N
     assert full.samples - plain.samples == 16 * N
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.support import bed, distance, on_quadratics
+from tests.support.problems import bed
+from tests.support.runs import distance, on_quadratics
 from undrift import testing
 from undrift.analysis import drift
 from undrift.analysis.drift import Drift, cka

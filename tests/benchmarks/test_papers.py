@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.support.system import ROOT
 from undrift.config.experiment import Experiment
 from undrift.core import AllReduce, Federated
 from undrift.data.datasets import PUBLISHED, find

@@ -12,36 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import undrift as ud
-from undrift.cli import main as cli
-from undrift.config.experiment import Experiment
+from tests.support.commands import built_run
 from undrift.config.hyperparameters import METHODS
 from undrift.results.trial import read_records
-from undrift.runs import build
 
 TINY = ["--rounds", "4", "--clients", "6", "--work", "steps:2", "--quiet"]
-
-
-def start(method: dict[str, object], seed: int = 0, **sections: dict[str, object]) -> ud.Run:
-    """What the command line would run."""
-    experiment = Experiment.of({"methods": [method], **sections})
-    return build.build_run(experiment, experiment.methods[0], seed)
-
-
-def undrift(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["undrift", *arguments])
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    return lambda *arguments: undrift(capsys, monkeypatch, *arguments)
 
 
 # One of each kind; what makes the others different is in the checks of their contract.
@@ -76,7 +51,7 @@ def test_flags_come_from_the_fields(call, tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 0
     assert "lam=5.0" in err
-    run = start(
+    run = built_run(
         {
             "name": "fedspeed",
             "lr": "exponential(0.1, 0.9)",
@@ -247,7 +222,7 @@ def test_control_c_keeps_what_was_done(tmp_path: Path) -> None:
 
 
 def test_a_torn_record_is_left_out_with_a_warning(tmp_path: Path) -> None:
-    (record,) = start(
+    (record,) = built_run(
         {"name": "fedavg"}, data={"clients": 6}, training={"rounds": 1, "work": "steps:1"}
     )
     path = tmp_path / "records.jsonl"
@@ -258,5 +233,5 @@ def test_a_torn_record_is_left_out_with_a_warning(tmp_path: Path) -> None:
 
 def test_preparing_a_setting_leaves_torchs_generator_alone() -> None:
     before = torch.random.get_rng_state()
-    start({"name": "fedavg"}, seed=3)
+    built_run({"name": "fedavg"}, seed=3)
     assert torch.equal(before, torch.random.get_rng_state())

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 import undrift as ud
-from tests.cli.test_cli import call, start, undrift  # noqa: F401 -- a fixture
-from tests.support import ROOT
+from tests.support.commands import built_run
+from tests.support.system import ROOT
 from undrift.config.experiment import Experiment
 from undrift.results import trial
 from undrift.runs.folder import read
@@ -23,7 +23,7 @@ TINY = [*SIZES, "--set", "seeds=[0]"]
 
 
 @pytest.fixture
-def file(call, tmp_path: Path) -> Path:  # noqa: F811
+def file(call, tmp_path: Path) -> Path:
     path = tmp_path / "experiment.toml"
     code, _, _ = call("init", str(path), "--methods", "fedavg,scaffold")
     assert code == 0
@@ -31,7 +31,7 @@ def file(call, tmp_path: Path) -> Path:  # noqa: F811
 
 
 def test_a_starter_file_runs_and_its_folder_repeats_bit_for_bit(
-    call,  # noqa: F811
+    call,
     file: Path,
     tmp_path: Path,
 ) -> None:
@@ -58,7 +58,7 @@ def test_a_starter_file_runs_and_its_folder_repeats_bit_for_bit(
         assert (first / name).exists()
 
 
-def test_the_resolved_experiment_says_everything(call, file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_resolved_experiment_says_everything(call, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     call("run", str(file), *TINY, "--quiet", "--out", str(out))
     experiment = Experiment.read(out / "experiment.toml")
@@ -68,7 +68,7 @@ def test_the_resolved_experiment_says_everything(call, file: Path, tmp_path: Pat
     assert experiment.training.work == "steps:2"
 
 
-def test_resume_runs_what_is_missing_only(call, file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_resume_runs_what_is_missing_only(call, file: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     call("run", str(file), *TINY, "--quiet", "--out", str(whole))
     before = {path.name: path.read_bytes() for path in whole.glob("*-seed*.json*")}
@@ -87,7 +87,7 @@ def test_resume_runs_what_is_missing_only(call, file: Path, tmp_path: Path) -> N
 
 
 def test_an_interrupted_trial_goes_on_from_its_checkpoint(
-    call,  # noqa: F811
+    call,
     file: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -124,7 +124,7 @@ def test_an_interrupted_trial_goes_on_from_its_checkpoint(
 
 
 def test_report_needs_no_data_and_counts_damaged_lines(
-    call,  # noqa: F811
+    call,
     file: Path,
     tmp_path: Path,
 ) -> None:
@@ -143,7 +143,7 @@ def test_report_needs_no_data_and_counts_damaged_lines(
     assert list((out / "figures").glob("*.pdf"))
 
 
-def test_folders_are_reported_together(call, file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_folders_are_reported_together(call, file: Path, tmp_path: Path) -> None:
     for name in ("mine", "theirs"):
         call("run", str(file), *TINY, "--quiet", "--out", str(tmp_path / name))
     page = tmp_path / "both.html"
@@ -155,7 +155,7 @@ def test_folders_are_reported_together(call, file: Path, tmp_path: Path) -> None
     assert "FedAvg (theirs)" in page.read_text()
 
 
-def test_drift_and_training_loss_are_recorded(call, tmp_path: Path) -> None:  # noqa: F811
+def test_drift_and_training_loss_are_recorded(call, tmp_path: Path) -> None:
     out = tmp_path / "x"
     code, shown, _ = call(
         "run", "fedavg", "--rounds", "3", "--clients", "6", "--work", "steps:2", "--quiet",
@@ -166,7 +166,9 @@ def test_drift_and_training_loss_are_recorded(call, tmp_path: Path) -> None:  # 
     lines = [json.loads(s) for s in (out / "records.drift.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
     (trial,) = read(out).trials
-    run = start({"name": "fedavg"}, data={"clients": 6}, training={"rounds": 3, "work": "steps:2"})
+    run = built_run(
+        {"name": "fedavg"}, data={"clients": 6}, training={"rounds": 3, "work": "steps:2"}
+    )
     for _ in run:
         pass
     assert trial.model_sha256 == run.model_sha256, "looking changes nothing"
@@ -180,10 +182,10 @@ def test_drift_and_training_loss_are_recorded(call, tmp_path: Path) -> None:  # 
     assert trial.records[-1].train_loss == pytest.approx(total / clients.sizes.sum(), rel=1e-5)
 
 
-def test_a_single_run_keeps_its_model_and_exports_it(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_single_run_keeps_its_model_and_exports_it(call, tmp_path: Path) -> None:
     out, target = tmp_path / "x", tmp_path / "model.onnx"
     call("run", "fedavg", "--rounds", "2", "--clients", "6", "--quiet", "--out", str(out))
-    run = start({"name": "fedavg"}, data={"clients": 6}, training={"rounds": 2})
+    run = built_run({"name": "fedavg"}, data={"clients": 6}, training={"rounds": 2})
     for _ in run:
         pass
     kept = load_file(out / "model.safetensors")
@@ -201,7 +203,7 @@ def test_a_single_run_keeps_its_model_and_exports_it(call, tmp_path: Path) -> No
 
 
 def test_check_passes_the_example_and_names_what_fails(
-    call,  # noqa: F811
+    call,
     tmp_path: Path,
 ) -> None:
     example = ROOT / "examples" / "own_algorithm.py"
@@ -216,14 +218,14 @@ def test_check_passes_the_example_and_names_what_fails(
     assert "increments" in json.loads(out.splitlines()[-1])["failed"]
 
 
-def test_schema_is_printed(call) -> None:  # noqa: F811
+def test_schema_is_printed(call) -> None:
     code, out, _ = call("schema")
     assert code == 0
     schema = json.loads(out)
     assert schema["$defs"]["method-fedspeed"]["properties"]["lam"]["default"] == 10.0
 
 
-def test_run_takes_ones_own_method_from_a_file(call, tmp_path: Path) -> None:  # noqa: F811
+def test_run_takes_ones_own_method_from_a_file(call, tmp_path: Path) -> None:
     example = ROOT / "examples" / "own_algorithm.py"
     own = tmp_path / "own.toml"
     own.write_text(f"""
@@ -260,7 +262,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(call, file: Path, tmp_path: Path, case: str) -> None:  # noqa: F811
+def test_bad_input_is_one_sentence(call, file: Path, tmp_path: Path, case: str) -> None:
     arguments, message = BAD[case]
     arguments = [str(file) if argument == "FILE" else argument for argument in arguments]
     never = (
@@ -275,7 +277,7 @@ def test_bad_input_is_one_sentence(call, file: Path, tmp_path: Path, case: str) 
     assert not (tmp_path / "never").exists()
 
 
-def test_malformed_toml_names_line_and_column(call, tmp_path: Path) -> None:  # noqa: F811
+def test_malformed_toml_names_line_and_column(call, tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text('seeds = [0]\n[data\nname = "digits"\n')
     code, _, err = call("run", str(path))
@@ -284,7 +286,7 @@ def test_malformed_toml_names_line_and_column(call, tmp_path: Path) -> None:  # 
 
 
 def test_without_matplotlib_or_jinja_tables_still_work(
-    call,  # noqa: F811
+    call,
     file: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -303,7 +305,7 @@ def test_without_matplotlib_or_jinja_tables_still_work(
 FAST = ["--rounds", "2", "--clients", "6", "--work", "steps:1", "--quiet"]
 
 
-def test_force_touches_nothing_that_is_not_a_runs(call, tmp_path: Path) -> None:  # noqa: F811
+def test_force_touches_nothing_that_is_not_a_runs(call, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     (mine / "figures").mkdir(parents=True)
     (mine / "data.csv").write_text("1")
@@ -322,7 +324,7 @@ def test_force_touches_nothing_that_is_not_a_runs(call, tmp_path: Path) -> None:
     assert (ours / "records.jsonl").exists()
 
 
-def test_force_leaves_what_the_run_reads(call, tmp_path: Path) -> None:  # noqa: F811
+def test_force_leaves_what_the_run_reads(call, tmp_path: Path) -> None:
     out = tmp_path / "x"
     call("run", "fedavg", *FAST, "--out", str(out))
     code, _, err = call("run", str(out / "experiment.toml"), "--out", str(out), "--force")
@@ -331,7 +333,7 @@ def test_force_leaves_what_the_run_reads(call, tmp_path: Path) -> None:  # noqa:
     assert (out / "experiment.toml").exists()
 
 
-def test_export_writes_safetensors_and_never_over_another(call, tmp_path: Path) -> None:  # noqa: F811
+def test_export_writes_safetensors_and_never_over_another(call, tmp_path: Path) -> None:
     out, target = tmp_path / "x", tmp_path / "m.safetensors"
     call("run", "fedavg", *FAST, "--out", str(out))
     assert call("export", str(out), "--out", str(target))[0] == 0
@@ -339,13 +341,15 @@ def test_export_writes_safetensors_and_never_over_another(call, tmp_path: Path) 
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert call("export", str(out), "--out", str(target))[0] == 2
     # What was exported is not what the next run of this process starts with.
-    run = start({"name": "fedavg"}, data={"clients": 6}, training={"rounds": 2, "work": "steps:1"})
+    run = built_run(
+        {"name": "fedavg"}, data={"clients": 6}, training={"rounds": 2, "work": "steps:1"}
+    )
     for _ in run:
         pass
     assert read(out).trials[0].model_sha256 == run.model_sha256
 
 
-def test_compare_obeys_set_and_takes_ones_own_methods(call, tmp_path: Path) -> None:  # noqa: F811
+def test_compare_obeys_set_and_takes_ones_own_methods(call, tmp_path: Path) -> None:
     example = ROOT / "examples" / "own_algorithm.py"
     out = tmp_path / "x"
     code, shown, err = call(
@@ -362,7 +366,7 @@ def test_compare_obeys_set_and_takes_ones_own_methods(call, tmp_path: Path) -> N
 
 
 def test_drift_survives_an_interruption(
-    call,  # noqa: F811
+    call,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -390,7 +394,7 @@ def test_drift_survives_an_interruption(
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
 
 
-def test_a_changed_experiment_is_not_taken_for_the_same(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_changed_experiment_is_not_taken_for_the_same(call, tmp_path: Path) -> None:
     out = tmp_path / "x"
     call("compare", "fedavg", "fedprox", *FAST, "--out", str(out))
     told = (out / "experiment.toml").read_text()
@@ -400,7 +404,7 @@ def test_a_changed_experiment_is_not_taken_for_the_same(call, tmp_path: Path) ->
     assert "the experiment that fedavg-lr0.1-seed0 was run with" in " ".join(err.split())
 
 
-def test_folders_of_one_name_are_told_apart(call, tmp_path: Path) -> None:  # noqa: F811
+def test_folders_of_one_name_are_told_apart(call, tmp_path: Path) -> None:
     folders = [tmp_path / name / "run" for name in "ab"]
     for folder in folders:
         call("run", "fedavg", *FAST, "--out", str(folder))
@@ -413,7 +417,7 @@ def test_folders_of_one_name_are_told_apart(call, tmp_path: Path) -> None:  # no
     assert all(f"FedAvg ({folder})" in shown for folder in folders)
 
 
-def test_labels_and_folders_may_hold_anything(call, tmp_path: Path) -> None:  # noqa: F811
+def test_labels_and_folders_may_hold_anything(call, tmp_path: Path) -> None:
     path, out = tmp_path / "e.toml", tmp_path / "x[/b]"
     path.write_text(
         '[[methods]]\nname = "fedavg"\nlabel = "a [/b] $x_$ [red]"\n[data]\nclients = 6\n'
@@ -425,7 +429,7 @@ def test_labels_and_folders_may_hold_anything(call, tmp_path: Path) -> None:  # 
     assert (out / "report.html").exists()
 
 
-def test_diverged_seeds_stay_in_the_table(call, file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_diverged_seeds_stay_in_the_table(call, file: Path, tmp_path: Path) -> None:
     code, shown, _ = call(
         "run", str(file), *TINY, "--set", "fedavg.lr=1e38", "--quiet", "--out", str(tmp_path / "x")
     )
@@ -434,7 +438,7 @@ def test_diverged_seeds_stay_in_the_table(call, file: Path, tmp_path: Path) -> N
     assert "diverged" in row
 
 
-def test_a_method_whose_state_has_no_model_is_told_so(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_method_whose_state_has_no_model_is_told_so(call, tmp_path: Path) -> None:
     example = ROOT / "examples" / "own_algorithm.py"
     broken = tmp_path / "bare.py"
     text = example.read_text().partition("\nif __name__")[0].partition("\ncheck_algorithm(")[0]
@@ -446,7 +450,7 @@ def test_a_method_whose_state_has_no_model_is_told_so(call, tmp_path: Path) -> N
     )
 
 
-def test_a_folder_is_repeated_in_the_mode_it_has_recorded(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_folder_is_repeated_in_the_mode_it_has_recorded(call, tmp_path: Path) -> None:
     """What a calibration has chosen, or another version's rules, would else change the bits."""
     small = ["--rounds", "1", "--clients", "3", "--work", "steps:1", "--model", "logistic"]
     first = tmp_path / "first"

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import undrift as ud
-from tests.cli.test_cli import call  # noqa: F401 -- a fixture
-from tests.data.test_datasets import nowhere, write_mnist  # noqa: F401 -- a fixture
+from tests.data.mnist import write_mnist
 
+pytestmark = pytest.mark.usefixtures("empty_machine")
 TINY = ["--rounds", "2", "--clients", "5", "--quiet"]
 
 
-def test_data_list_says_where_everything_is(call, tmp_path: Path) -> None:  # noqa: F811
+def test_data_list_says_where_everything_is(call, tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
     code, out, _ = call("data", "list", "--data-dir", str(tmp_path))
     assert code == 0
@@ -27,7 +27,7 @@ def test_data_list_says_where_everything_is(call, tmp_path: Path) -> None:  # no
 
 
 def test_data_show_prints_sizes_and_labels_and_writes_the_heat_map(
-    call,  # noqa: F811
+    call,
     tmp_path: Path,
 ) -> None:
     code, out, _ = call(
@@ -47,7 +47,7 @@ def test_data_show_prints_sizes_and_labels_and_writes_the_heat_map(
     assert "1435 of 1438 samples dealt" in out
 
 
-def test_data_show_of_many_labels(call, tmp_path: Path) -> None:  # noqa: F811
+def test_data_show_of_many_labels(call, tmp_path: Path) -> None:
     """Sixty-two columns would not fit: their totals come below the table."""
     for part, count in (("train", 3), ("test", 1)):
         (tmp_path / "femnist" / part).mkdir(parents=True)
@@ -62,7 +62,7 @@ def test_data_show_of_many_labels(call, tmp_path: Path) -> None:  # noqa: F811
 
 
 def test_a_data_set_in_a_folder_and_a_model_with_options(
-    call,  # noqa: F811
+    call,
     tmp_path: Path,
 ) -> None:
     write_mnist(tmp_path / "mnist")
@@ -79,7 +79,7 @@ def test_a_data_set_in_a_folder_and_a_model_with_options(
 
 
 def test_devices_give_a_clock_and_a_deadline_gives_steps(
-    call,  # noqa: F811
+    call,
     tmp_path: Path,
 ) -> None:
     arguments = [
@@ -98,7 +98,7 @@ def test_devices_give_a_clock_and_a_deadline_gives_steps(
     assert "in use %" in err
 
 
-def test_a_comparison_shows_the_clock(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_comparison_shows_the_clock(call, tmp_path: Path) -> None:
     code, out, err = call(
         "compare", "fedavg", "fedspeed", *TINY, "--work", "steps:2", "--devices", "raspberry-pi",
         "--out", str(tmp_path / "x"), "--json",
@@ -109,7 +109,7 @@ def test_a_comparison_shows_the_clock(call, tmp_path: Path) -> None:  # noqa: F8
     assert 0 < once < twice  # two gradients a step
 
 
-def test_a_trace_decides_who_is_there(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_trace_decides_who_is_there(call, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("client,start,end\n2,0,1\n")
     code, _, err = call(
         "run", "fedavg", *TINY, "--work", "steps:1", "--devices", "gpu-node", "--trace",
@@ -153,7 +153,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:  # noqa: F811
+def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:
     options, message = BAD[case]
     method = "dsgd" if case == "a peer's deadline" else "fedavg"
     code, _, err = call("run", method, *options, "--out", str(tmp_path / "never"))
@@ -165,7 +165,7 @@ def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:  # 
 
 
 def test_our_words_are_not_the_tokens_of_a_pretrained_model(
-    call,  # noqa: F811
+    call,
     tmp_path: Path,
 ) -> None:
     for split in ("train", "test"):
@@ -179,7 +179,7 @@ def test_our_words_are_not_the_tokens_of_a_pretrained_model(
     assert "its own tokenizer" in err
 
 
-def test_a_data_set_that_cannot_be_had_is_one_sentence(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_data_set_that_cannot_be_had_is_one_sentence(call, tmp_path: Path) -> None:
     code, _, err = call("data", "show", "celeba", "--out", str(tmp_path / "never"))
     assert code == 1
     assert "put LEAF's" in " ".join(err.split())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import call, start, undrift  # noqa: F401 -- a fixture
+from tests.support.commands import built_run
 from undrift.config.hyperparameters import METHODS
 from undrift.results.trial import read_records
 
@@ -16,7 +16,7 @@ ONEBIT = ["compare", "psgd", "signsgd", "efsignsgd", "ssdm", "marsit", "--allred
 SHORT = ["--rounds", "3", "--clients", "6", "--quiet", "--json"]
 
 
-def test_compare_gossip(call, tmp_path: Path) -> None:  # noqa: F811
+def test_compare_gossip(call, tmp_path: Path) -> None:
     code, out, err = call(*GOSSIP, *SHORT, "--out", str(tmp_path / "c"))
     assert code == 0
     assert "DSGD communicates at every step: one step a round." in err
@@ -35,7 +35,7 @@ def test_compare_gossip(call, tmp_path: Path) -> None:  # noqa: F811
     assert all(record.node_accuracy is not None for record in records)  # type: ignore[attr-defined]
 
 
-def test_compare_one_bit(call, tmp_path: Path) -> None:  # noqa: F811
+def test_compare_one_bit(call, tmp_path: Path) -> None:
     code, out, err = call(*ONEBIT, *SHORT, "--out", str(tmp_path / "c"))
     assert code == 0
     for word in ("bits / hop", "signs kept %", "lr 0.001", "lr 0.01"):
@@ -48,7 +48,7 @@ def test_compare_one_bit(call, tmp_path: Path) -> None:  # noqa: F811
     assert summary["Marsit"]["bytes"][0] < summary["PSGD"]["bytes"][0] / 30
 
 
-def test_families_may_be_compared(call, tmp_path: Path) -> None:  # noqa: F811
+def test_families_may_be_compared(call, tmp_path: Path) -> None:
     """A method with a server keeps its participation; peers have none."""
     code, out, _ = call(
         "compare", "fedavg", "netfleet", "psgd", *SHORT, "--participation", "3", "--work",
@@ -59,7 +59,7 @@ def test_families_may_be_compared(call, tmp_path: Path) -> None:  # noqa: F811
     assert gradients == {"FedAvg": [18], "NetFleet": [42], "PSGD": [36]}
 
 
-def test_hyper_parameters_that_may_be_none(call, tmp_path: Path) -> None:  # noqa: F811
+def test_hyper_parameters_that_may_be_none(call, tmp_path: Path) -> None:
     for text, shown in (("none", "period=None"), ("2", "period=2")):
         code, _, err = call(
             "run", "marsit", *SHORT, "--period", text, "--out", str(tmp_path / text)
@@ -102,7 +102,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:  # noqa: F811
+def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:
     arguments, message = BAD[case]
     code, out, err = call(*arguments, "--out", str(tmp_path / "never"))
     assert code == 2, err
@@ -114,11 +114,11 @@ def test_bad_input_is_one_sentence(call, case: str, tmp_path: Path) -> None:  # 
 def test_every_peer_method_has_a_default_setting() -> None:
     for name in METHODS:
         tiny = {"name": name, "lr": 1e-6}
-        run = start(tiny, data={"clients": 4}, training={"rounds": 1})
+        run = built_run(tiny, data={"clients": 4}, training={"rounds": 1})
         assert next(run).round == 1, name
 
 
-def test_run_says_when_work_is_one_step(call, tmp_path: Path) -> None:  # noqa: F811
+def test_run_says_when_work_is_one_step(call, tmp_path: Path) -> None:
     code, _, err = call("run", "dsgd", *SHORT, "--work", "steps:9", "--out", str(tmp_path / "x"))
     assert code == 0
     assert "DSGD communicates at every step: one step a round." in err
@@ -127,5 +127,5 @@ def test_run_says_when_work_is_one_step(call, tmp_path: Path) -> None:  # noqa: 
 def test_seeds_that_end_at_different_rounds_are_plotted(tmp_path: Path) -> None:
     from undrift.report.plots import curves
 
-    records = list(start({"name": "psgd"}, data={"clients": 4}, training={"rounds": 5}))
+    records = list(built_run({"name": "psgd"}, data={"clients": 4}, training={"rounds": 5}))
     assert curves({"PSGD": [records, records[:3]]}, tmp_path / "curves.png")

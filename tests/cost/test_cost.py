@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import ROOT
+from tests.support.system import ROOT
 from undrift import cost, keyed, topology
 from undrift.comm.merges import Mean, OneBit, SignSum
 from undrift.comm.routes import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree

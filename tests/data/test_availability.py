@@ -10,14 +10,15 @@ import pytest
 import torch
 
 import undrift as ud
-from tests.support import bed, distance
+from tests.support.problems import bed
+from tests.support.runs import distance
 from undrift import testing
 from undrift.data import Replaced, Resampled, Spans
 
 UNEQUAL = np.array([0.3, 0.1, 0.25, 0.15, 0.2])
 
 
-def start(algorithm: Any, law: Any, rounds: int, **options: Any) -> tuple[ud.Run, Any]:
+def run_with_law(algorithm: Any, law: Any, rounds: int, **options: Any) -> tuple[ud.Run, Any]:
     problem = bed(clients=5, dim=3)
     clients = ud.Clients([problem.clients[i] for i in range(5)], availability=law)
     options.setdefault("weighting", UNEQUAL)
@@ -59,7 +60,7 @@ def test_replaced_keeps_the_number_and_replaces_about_the_share() -> None:
 def test_cohorts_are_drawn_among_those_present() -> None:
     seen: dict[int, set[int]] = {}
     law = Spans([(0, None), (0, 2), (1, None), (3, None), (0, None)])
-    run, _ = start(
+    run, _ = run_with_law(
         ud.FedAvg(lr=0.1), law, 5, tap=lambda u: seen.setdefault(u.round, set()).add(u.client)
     )
     list(run)
@@ -69,9 +70,9 @@ def test_cohorts_are_drawn_among_those_present() -> None:
 
 def test_a_fraction_is_of_those_present_and_a_count_at_most_them() -> None:
     law = Spans([(0, None), (0, None), (2, None), (2, None), (2, None)])
-    run, _ = start(ud.FedAvg(lr=0.1), law, 3, participation=0.5)
+    run, _ = run_with_law(ud.FedAvg(lr=0.1), law, 3, participation=0.5)
     assert [record.clients for record in run] == [1, 1, 2]
-    run, _ = start(ud.FedAvg(lr=0.1), law, 3, participation=4)
+    run, _ = run_with_law(ud.FedAvg(lr=0.1), law, 3, participation=4)
     assert [record.clients for record in run] == [2, 2, 4]
 
 
@@ -103,7 +104,7 @@ def test_the_mean_of_duals_counts_the_departed_and_newcomers_as_zero(name: str) 
     """At every round: server dual = sum over all ever registered of w_i dual_i."""
     algorithm, on_server, on_client = DUALS[name]
     law = Spans([(0, None), (0, 4), (2, None), (5, 9), (7, None)])
-    run, _ = start(algorithm, law, 12)
+    run, _ = run_with_law(algorithm, law, 12)
     for t, _ in enumerate(run):
         weights = registered_weights(law, t)
         held = torch.zeros(5, 3, dtype=torch.float64)
@@ -115,7 +116,7 @@ def test_the_mean_of_duals_counts_the_departed_and_newcomers_as_zero(name: str) 
 def test_fedadmm_counts_a_newcomers_model_as_the_first_one() -> None:
     """x = sum over all ever registered of w_i x^_i, where nobody's first x^_i is x0."""
     law = Spans([(0, None), (0, 4), (2, None), (5, 9), (7, None)])
-    run, _ = start(ud.FedADMM(lr=0.3), law, 12)
+    run, _ = run_with_law(ud.FedADMM(lr=0.3), law, 12)
     x0 = run.x.clone()
     for t, _ in enumerate(run):
         held = x0.repeat(5, 1)
@@ -134,7 +135,7 @@ def test_fedadmm_counts_a_newcomers_model_as_the_first_one() -> None:
 def test_after_the_last_newcomer_the_optimum_of_all_is_reached(name: str) -> None:
     algorithm, *_ = DUALS[name]
     law = Spans([(0, None), (0, None), (2, None), (5, None), (7, None)])
-    run, problem = start(algorithm, law, 400, participation=3)
+    run, problem = run_with_law(algorithm, law, 400, participation=3)
     list(run)
     assert distance(run.x, problem.optimum(UNEQUAL.tolist())) < 1e-6
 
@@ -161,11 +162,11 @@ def test_fedacg_does_not_care_who_the_clients_are() -> None:
 
 def test_resume_in_the_middle_of_a_changing_population(tmp_path: Any) -> None:
     law = Replaced(3, every=2, p=0.5, seed=4)
-    whole, _ = start(ud.Scaffold(lr=0.2), law, 9)
+    whole, _ = run_with_law(ud.Scaffold(lr=0.2), law, 9)
     list(whole)
-    first, _ = start(ud.Scaffold(lr=0.2), law, 5, checkpoint=tmp_path)
+    first, _ = run_with_law(ud.Scaffold(lr=0.2), law, 5, checkpoint=tmp_path)
     list(first)
-    rest, _ = start(ud.Scaffold(lr=0.2), law, 9, resume=tmp_path)
+    rest, _ = run_with_law(ud.Scaffold(lr=0.2), law, 9, resume=tmp_path)
     list(rest)
     assert torch.equal(whole.x, rest.x)
 
@@ -189,7 +190,7 @@ def test_bad_laws(law: Any, message: str) -> None:
 
 def test_a_round_without_anybody_is_named() -> None:
     with pytest.raises(ValueError, match="none in round 3"):
-        start(ud.FedAvg(lr=0.1), Spans([(0, 2)] * 5), 4)
+        run_with_law(ud.FedAvg(lr=0.1), Spans([(0, 2)] * 5), 4)
 
 
 def test_replacement_is_fair_and_reaches_far_rounds() -> None:
@@ -204,4 +205,4 @@ def test_replacement_is_fair_and_reaches_far_rounds() -> None:
 def test_an_explicit_cohort_must_be_present() -> None:
     law = Spans([(0, None), (1, None), *[(0, None)] * 3])
     with pytest.raises(ValueError, match="present in round 1"):
-        start(ud.FedAvg(lr=0.1), law, 2, participation=[[1], [1]])
+        run_with_law(ud.FedAvg(lr=0.1), law, 2, participation=[[1], [1]])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.server
 import os
-import struct
 import threading
 import time
 import warnings
@@ -22,42 +20,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 import undrift as ud
-from tests.support import SHARED
+from tests.data.mnist import write_mnist
+from tests.support.system import SHARED
 from undrift.data import Dataset, Images, Samples, Stored, Tokens, cache, datasets
 from undrift.data.fetch import Remote
 from undrift.data.remotes import REMOTES
 from undrift.files import part_of, user_cache
 
-
-@pytest.fixture(autouse=True)
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing of this machine's user, packages or checkout; a cache of its own."""
-    monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("UNDRIFT_DATA", raising=False)
-    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "no-package")
-    monkeypatch.setattr(datasets, "CHECKOUT", tmp_path / "no-checkout")
-    for variable in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(variable, raising=False)
-    return tmp_path
-
-
-def idx(array: np.ndarray) -> bytes:
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    return header + array.astype(np.uint8).tobytes()
-
-
-def write_mnist(folder: Path, seed: int = 0) -> dict[str, bytes]:
-    """Twenty training and ten test images, each label twice and once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
-    files = {}
-    for part, count in (("train", 20), ("t10k", 10)):
-        images = rng.integers(0, 256, (count, 28, 28))
-        files[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(idx(images), mtime=0)
-        files[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(idx(np.arange(count) % 10), mtime=0)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return files
+pytestmark = pytest.mark.usefixtures("empty_machine")
 
 
 def test_what_load_returns(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import SHARED
+from tests.support.system import SHARED, names_in
 from undrift import files
 from undrift.data import fetch
 from undrift.data.fetch import Remote, download
@@ -141,10 +141,6 @@ def remote(server: Server, *paths: str, size: int | None = len(BODY), digest: st
     return Remote(tuple(server.url(path) for path in paths), "data.bin", size, digest)
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 @pytest.mark.parametrize("path", ["good", "unannounced", "moved"])
 @pytest.mark.parametrize("digest", [SHA, MD5], ids=["sha256", "md5"])
 @pytest.mark.parametrize("size", [len(BODY), None], ids=["size", "nosize"])
@@ -155,7 +151,7 @@ def test_a_good_file_arrives(
     found = download(remote(server, path, size=size, digest=digest), folder)
     assert found == folder / "data.bin"
     assert found.read_bytes() == BODY
-    assert names(folder) == ["data.bin"]
+    assert names_in(folder) == ["data.bin"]
     assert server.agents == {"undrift"}
 
 
@@ -197,14 +193,14 @@ def test_a_bad_answer_is_refused_and_leaves_nothing(
     assert message.startswith(f"{target} needs {len(BODY)} bytes with {SHA}, got ")
     assert f"from {server.url(path)}; " in message
     assert message.endswith(f"by hand and put it at {target}.")
-    assert names(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("path", ["truncated", "short", "short_unannounced", "long", "tampered"])
 def test_the_digest_alone_is_enough(server: Server, tmp_path: Path, path: str) -> None:
     with pytest.raises(DataError, match=f"needs {SHA}, got "):
         download(remote(server, path, size=None), tmp_path)
-    assert names(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_a_failed_download_leaves_what_was_there(server: Server, tmp_path: Path) -> None:
@@ -226,7 +222,7 @@ def test_the_next_mirror_is_tried(server: Server, tmp_path: Path) -> None:
     found = download(Remote(urls, "data.bin", len(BODY), SHA), tmp_path)
     assert found.read_bytes() == BODY
     assert server.asked == ["/missing", "/tampered", "/truncated", "/good"]
-    assert names(tmp_path) == ["data.bin"]
+    assert names_in(tmp_path) == ["data.bin"]
 
 
 def test_every_mirror_that_failed_is_named(server: Server, tmp_path: Path) -> None:
@@ -242,7 +238,7 @@ def test_a_server_that_falls_silent(
     monkeypatch.setattr(fetch, "TIMEOUT", 0.2)
     with pytest.raises(DataError, match=r"got nothing for 0\.2 seconds from http"):
         download(remote(server, "stalled"), tmp_path)
-    assert names(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_stale_parts_go_and_fresh_ones_stay(server: Server, tmp_path: Path) -> None:
@@ -251,7 +247,7 @@ def test_stale_parts_go_and_fresh_ones_stay(server: Server, tmp_path: Path) -> N
         part.write_bytes(b"x" * 10)
     os.utime(old, (time.time() - 2 * files.STALE,) * 2)
     assert download(remote(server, "good"), tmp_path).read_bytes() == BODY
-    assert names(tmp_path) == sorted(["data.bin", fresh.name])
+    assert names_in(tmp_path) == sorted(["data.bin", fresh.name])
 
 
 def test_two_threads_at_once(server: Server, tmp_path: Path) -> None:
@@ -260,7 +256,7 @@ def test_two_threads_at_once(server: Server, tmp_path: Path) -> None:
         assert {job.result() for job in jobs} == {tmp_path / "data.bin"}
     assert server.asked == ["/slow", "/slow"]
     assert (tmp_path / "data.bin").read_bytes() == BODY
-    assert names(tmp_path) == ["data.bin"]
+    assert names_in(tmp_path) == ["data.bin"]
 
 
 # Bare packages: the downloader needs no torch, whose import takes longer than all of this.
@@ -286,7 +282,7 @@ def test_two_processes_at_once(server: Server, tmp_path: Path) -> None:
         assert (process.returncode, out.strip()) == (0, str(tmp_path / "data.bin")), err
         assert err == ""  # no progress bar where there is no terminal
     assert (tmp_path / "data.bin").read_bytes() == BODY
-    assert names(tmp_path) == ["data.bin"]
+    assert names_in(tmp_path) == ["data.bin"]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
@@ -298,7 +294,7 @@ def test_an_interruption_leaves_nothing(
     def interrupted(url: str, size: int | None) -> Iterator[tuple[bytes, int | None]]:
         for k, block in enumerate(real(url, size)):
             if k == 2:
-                seen.append(names(tmp_path))
+                seen.append(names_in(tmp_path))
                 raise stop
             yield block
 
@@ -308,7 +304,7 @@ def test_an_interruption_leaves_nothing(
         download(remote(server, "good", "good"), tmp_path)
     assert [re.sub(r"\.\d+-\w{8}\.", ".*.", name) for name in seen[0]] == [".data.bin.*.part"]
     assert len(server.asked) == 1  # nor is the next mirror tried
-    assert names(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_to(server: Server, tmp_path: Path) -> None:
@@ -328,7 +324,7 @@ def test_a_full_disk_is_no_fault_of_the_mirror(
     with pytest.raises(DataError, match="got No space left on device; free some room"):
         download(remote(server, "good", "good"), tmp_path)
     assert len(server.asked) == 1
-    assert names(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("quiet", [True, False], ids=["quiet", "bar"])

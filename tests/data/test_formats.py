@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import SHARED
+from tests.support.system import SHARED
 from undrift.data.formats import archive, cifar, images, table
 from undrift.data.formats.cifar import read_cifar10, read_cifar100
 from undrift.data.formats.idx import read_idx, read_mnist
@@ -93,7 +93,7 @@ def digits(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     return images, rng.integers(0, 10, count, dtype=np.uint8)
 
 
-def write_mnist(
+def write_mnist_arrays(
     folder: Path, *, dotted: bool = False, packed: bool = True
 ) -> dict[str, np.ndarray]:
     written = {}
@@ -212,7 +212,7 @@ def test_missing_idx_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("dotted", [False, True], ids=["dash", "dot"])
 def test_mnist_folder(tmp_path: Path, dotted: bool, packed: bool) -> None:
-    written = write_mnist(tmp_path, dotted=dotted, packed=packed)
+    written = write_mnist_arrays(tmp_path, dotted=dotted, packed=packed)
     data = read_mnist(tmp_path)
     assert_sound(data)
     assert data.classes == 10
@@ -226,7 +226,7 @@ def test_mnist_folder(tmp_path: Path, dotted: bool, packed: bool) -> None:
 
 
 def test_writers_become_owners(tmp_path: Path) -> None:
-    train, test = write_writers(tmp_path, write_mnist(tmp_path))
+    train, test = write_writers(tmp_path, write_mnist_arrays(tmp_path))
     data = read_mnist(tmp_path)
     assert_sound(data)
     assert data.names == ("7", "9", "40", "100", "2600")  # by id, not by text
@@ -242,7 +242,7 @@ def rewrite(path: Path, array: np.ndarray) -> Path:
 
 
 def test_mnist_refuses_what_does_not_fit(tmp_path: Path) -> None:
-    written = write_mnist(tmp_path)
+    written = write_mnist_arrays(tmp_path)
     write_writers(tmp_path, written)
     labels = tmp_path / "train-labels-idx1-ubyte.gz"
     writers = tmp_path / "qmnist-train-labels-idx2-int.gz"
@@ -1225,7 +1225,7 @@ def test_damaged_mnist_gives_a_data_error_or_sound_data(
 ) -> None:
     folder = scratch("mnist")
     folder.mkdir(exist_ok=True)
-    written = write_mnist(folder)  # anew: the last example left one of the files damaged
+    written = write_mnist_arrays(folder)  # anew: the last example left one of the files damaged
     name = {"images": "t10k-images-idx3-ubyte", "labels": "t10k-labels-idx1-ubyte"}[kind]
     data = idx_bytes(written[name])
     path = folder / f"{name}.gz"

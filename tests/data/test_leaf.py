@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support import SHARED
+from tests.support.system import SHARED
 from undrift.data.formats.leaf import (
     LETTERS,
     read_celeba,

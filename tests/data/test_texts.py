@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import SHARED
+from tests.support.system import SHARED
 from undrift.data.formats.imdb import read_imdb, words_of
 from undrift.data.formats.leaf import LETTERS
 from undrift.data.formats.shakespeare import read_roles, read_shakespeare

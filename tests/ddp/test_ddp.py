@@ -19,7 +19,7 @@ import torch
 import undrift as ud
 from tests.jobs import ddp as ddp_job
 from tests.jobs.ddp import ANY_BUCKETS, DIM, HOOKS, LR, ONE_PARAMETER, PLAIN, STEPS
-from tests.support import ROOT, made_once
+from tests.support.system import ROOT, made_once
 from undrift.engine.processes.transport import HEADER
 
 WORLDS = [2, pytest.param(4, marks=pytest.mark.long)]

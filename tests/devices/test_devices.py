@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import ROOT
+from tests.support.system import ROOT
 from undrift import devices
 from undrift.devices import (
     MIXES,

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 import undrift as ud
+from tests.support.problems import task_of
 from undrift.devices import Device, Fleet, Jitter, Stragglers, Trace
 from undrift.engine.clock import gradient_flops
-from undrift.gradients.task import Task
-from undrift.models.layout import Layout
 from undrift.topology import ring
 
 FEATURES, CLASSES = 6, 3
@@ -41,7 +40,7 @@ def linear() -> nn.Module:
     return nn.Linear(FEATURES, CLASSES)
 
 
-def start(algorithm: Any = None, **options: Any) -> ud.Run:
+def run_on_devices(algorithm: Any = None, **options: Any) -> ud.Run:
     options.setdefault("work", ud.Steps([2, 3, 1, 4]))
     options.setdefault("rounds", 3)
     options.setdefault("batch_size", 4)
@@ -56,7 +55,7 @@ def start(algorithm: Any = None, **options: Any) -> ud.Run:
 
 
 def played(*arguments: Any, **options: Any) -> tuple[ud.Run, list[ud.Record]]:
-    run = start(*arguments, **options)
+    run = run_on_devices(*arguments, **options)
     return run, list(run)
 
 
@@ -66,10 +65,6 @@ def seconds(device: Device, samples: float, vectors: float = 1, trips: int = 2) 
     return (
         carried / device.up + carried / device.down + trips * device.latency
     ) + samples * FLOPS / device.speed
-
-
-def task_of(model: nn.Module) -> Task:
-    return Task(model, Layout.of(model), nn.functional.cross_entropy)
 
 
 def test_a_round_takes_as_long_as_its_slowest_client() -> None:
@@ -188,7 +183,7 @@ def test_who_cannot_make_a_step_misses_the_round_and_is_waited_for() -> None:
     assert [(record.clients, record.missed) for record in records] == [(2, 2)] * 3
     assert [record.simulated_seconds for record in records] == [short] * 3
     fast = ud.Deadline(short)
-    cohorts = start(clients=clients, work=fast, participation=[[0, 2]] * 3)
+    cohorts = run_on_devices(clients=clients, work=fast, participation=[[0, 2]] * 3)
     for _ in cohorts:
         pass
     assert torch.equal(run.x, cohorts.x)
@@ -203,7 +198,7 @@ def test_failing_is_not_having_been_there(method: str) -> None:
     assert all(answered)
     algorithm = getattr(ud, method)(lr=0.1)
     failing, records = played(algorithm, devices=fleet, rounds=4)
-    without = start(algorithm, devices=None, rounds=4, participation=answered)
+    without = run_on_devices(algorithm, devices=None, rounds=4, participation=answered)
     for _ in without:
         pass
     assert [record.clients for record in records] == list(map(len, answered))
@@ -211,7 +206,7 @@ def test_failing_is_not_having_been_there(method: str) -> None:
 
 
 def test_a_round_in_which_everybody_fails_changes_nothing() -> None:
-    run = start(devices=Fleet(MIXED, dropout=1.0), work=ud.Deadline(9.0, ud.Steps(2)))
+    run = run_on_devices(devices=Fleet(MIXED, dropout=1.0), work=ud.Deadline(9.0, ud.Steps(2)))
     before = run.x.clone()
     records = list(run)
     assert torch.equal(run.x, before)
@@ -251,7 +246,9 @@ def test_the_clock_waits_for_somebody_with_a_weight() -> None:
     _, (record, *_) = played(devices=fleet, weighting=[0, 1, 1, 1], work=ud.Steps(1))
     assert record.simulated_seconds == pytest.approx(50 + seconds(SLOW, 4))
     with pytest.raises(ValueError, match="at least one span"):
-        start(devices=Fleet((SLOW,) * 4, trace=Trace({0: [(0, 9)]})), weighting=[0, 1, 1, 1])
+        run_on_devices(
+            devices=Fleet((SLOW,) * 4, trace=Trace({0: [(0, 9)]})), weighting=[0, 1, 1, 1]
+        )
 
 
 def test_devices_in_words() -> None:
@@ -274,7 +271,7 @@ def test_a_deadline_that_a_bad_round_misses_is_a_deadline_still() -> None:
 
 def test_when_nobody_comes_back_the_run_says_so() -> None:
     there = Trace({0: [(0, 1)]})
-    run = start(devices=Fleet((SLOW,) * 4, trace=there))
+    run = run_on_devices(devices=Fleet((SLOW,) * 4, trace=there))
     next(run)
     with pytest.raises(ud.UndriftError, match="nobody comes back"):
         next(run)
@@ -284,23 +281,23 @@ def test_a_resumed_run_has_the_same_clock(tmp_path: Path) -> None:
     there = Trace({i: [(10 * i, 10 * i + 15)] for i in range(4)}, period=40)
     fleet = Fleet(MIXED, Jitter(0.3), dropout=0.2, trace=there, seed=4)
     whole, records = played(devices=fleet, rounds=6)
-    half = start(devices=fleet, rounds=3, checkpoint=tmp_path)
+    half = run_on_devices(devices=fleet, rounds=3, checkpoint=tmp_path)
     for _ in half:
         pass
-    rest = start(devices=fleet, rounds=6, resume=tmp_path)
+    rest = run_on_devices(devices=fleet, rounds=6, resume=tmp_path)
     again = list(rest)
     assert [r.simulated_seconds for r in again] == [r.simulated_seconds for r in records[3:]]
     assert rest.totals.simulated_seconds == pytest.approx(whole.totals.simulated_seconds)
     assert torch.equal(rest.x, whole.x)
     with pytest.raises(ud.CheckpointError, match="devices"):
-        start(devices=Fleet(MIXED), rounds=6, resume=tmp_path)
+        run_on_devices(devices=Fleet(MIXED), rounds=6, resume=tmp_path)
 
 
 def test_the_clock_of_a_ring_all_reduce() -> None:
     """2 (m - 1) hops, each of a quarter of the vector, one after the other."""
     clients = ud.Clients(pairs((8, 8, 8, 8)))
     alike = Fleet((SLOW,) * 4)
-    run = start(ud.PSGD(lr=0.1), clients=clients, devices=alike, work=ud.Steps(1))
+    run = run_on_devices(ud.PSGD(lr=0.1), clients=clients, devices=alike, work=ud.Steps(1))
     record = next(run)
     assert isinstance(record, ud.PeerRecord)
     carried = 8 * record.bytes_per_worker / SLOW.up
@@ -313,7 +310,7 @@ def test_the_clock_of_gossip_waits_for_the_slowest() -> None:
     """Two neighbours: sending is the bottleneck of the slow one, whatever the fast ones do."""
     clients = ud.Clients(pairs((8, 8, 8, 8)))
     options = {"clients": clients, "topology": ring(4), "work": ud.Steps(2)}
-    record = next(start(ud.LDSGD(lr=0.1), devices=Fleet(MIXED), **options))
+    record = next(run_on_devices(ud.LDSGD(lr=0.1), devices=Fleet(MIXED), **options))
     carried = 2 * 4 * PARAMETERS * 8 / SLOW.up
     expected = 2 * 4 * FLOPS / SLOW.speed + carried + SLOW.latency
     assert record.simulated_seconds == pytest.approx(expected)
@@ -322,7 +319,7 @@ def test_the_clock_of_gossip_waits_for_the_slowest() -> None:
 def test_the_gradient_a_peer_starts_from_takes_its_time() -> None:
     clients = ud.Clients(pairs((8, 8, 8, 8)))
     options = {"clients": clients, "topology": ring(4), "work": ud.Steps(2)}
-    first, second, _ = start(ud.NetFleet(lr=0.1), devices=Fleet((SLOW,) * 4), **options)
+    first, second, _ = run_on_devices(ud.NetFleet(lr=0.1), devices=Fleet((SLOW,) * 4), **options)
     assert first.samples - second.samples == 4 * 4  # one batch each
     longer = first.simulated_seconds - second.simulated_seconds
     assert longer == pytest.approx(4 * FLOPS / SLOW.speed)
@@ -365,14 +362,14 @@ PEERS: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_input(case: str) -> None:
     options, message = BAD[case]
     with pytest.raises(ValueError, match=message):
-        start(**options)
+        run_on_devices(**options)
 
 
 @pytest.mark.parametrize("case", PEERS)
 def test_bad_input_of_peers(case: str) -> None:
     options, message = PEERS[case]
     with pytest.raises(ValueError, match=message):
-        start(ud.PSGD(lr=0.1), **{"work": ud.Steps(1), **options})
+        run_on_devices(ud.PSGD(lr=0.1), **{"work": ud.Steps(1), **options})
 
 
 def test_bad_deadlines() -> None:

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import undrift as ud
-from tests.support import bed, distance, on_quadratics
+from tests.support.problems import bed
+from tests.support.runs import distance, on_quadratics
 from undrift.engine.participation import Participation, parse, population_weights
 
 UNEQUAL = np.array([0.5, 0.2, 0.15, 0.1, 0.05])

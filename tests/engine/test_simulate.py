@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.support import distance
+from tests.support.runs import distance
 from undrift import testing
 from undrift.engine.execution.tables import BatchTable, full_table, minibatch_table
 from undrift.engine.plan import Assignment, Plan

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.cli.test_cli import call, undrift  # noqa: F401 -- fixtures
 from undrift import tree
 from undrift.engine.tuning import select
 from undrift.errors import DivergenceError
@@ -127,7 +126,7 @@ class TestChoice:
         with pytest.raises(ValueError, match="kernels as True, False, 'always' or 'require'"):
             small(kernels=kernels)
 
-    def test_a_file_is_told_the_same(self, call: Any, tmp_path: Path) -> None:  # noqa: F811
+    def test_a_file_is_told_the_same(self, call: Any, tmp_path: Path) -> None:
         file = tmp_path / "one.toml"
         file.write_text('[engine]\nkernels = "maybe"\n[[methods]]\nname = "fedavg"\n')
         code, _, err = call("run", str(file), "--out", str(tmp_path / "a"))
@@ -185,7 +184,7 @@ class TestChoice:
     @pytest.mark.parametrize("kernels", ["always", "require", False])
     def test_a_folders_experiment_is_repeated_with_the_same_bits(
         self,
-        call: Any,  # noqa: F811
+        call: Any,
         kernels: Any,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -228,7 +227,7 @@ class TestChoice:
 
     def test_the_choice_is_recorded_and_shown(
         self,
-        call: Any,  # noqa: F811
+        call: Any,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 LOSSES = F.cross_entropy, F.binary_cross_entropy_with_logits, F.mse_loss
 
 
-def task_of(model: nn.Module, loss: Any = F.cross_entropy) -> Task:
+def kernel_task(model: nn.Module, loss: Any = F.cross_entropy) -> Task:
     drops = any(isinstance(part, nn.Dropout | nn.Dropout2d) for part in model.modules())
     return Task(model, Layout.of(model), loss, randomness="dropout" if drops else "none")
 
@@ -31,7 +31,7 @@ def task_of(model: nn.Module, loss: Any = F.cross_entropy) -> Task:
 def kernels_of(
     model: nn.Module, shape: tuple[int, ...], loss: Any = F.cross_entropy, outputs: int = 0
 ) -> tuple[Task, Kernels]:
-    task = task_of(model, loss)
+    task = kernel_task(model, loss)
     return task, build(task, read(task, shape, (outputs,) if outputs else ()), 2)
 
 
@@ -292,7 +292,7 @@ class TestReader:
         model = nn.Sequential(*parts, nn.Flatten(), nn.LazyLinear(3))
         model(torch.zeros(1, 4, 12, 12))
         with pytest.raises(UnsupportedError, match=said):
-            read(task_of(model), (4, 12, 12), ())
+            read(kernel_task(model), (4, 12, 12), ())
 
     def test_reads_what_is_written_as_functions(self) -> None:
         model = Functions()
@@ -308,7 +308,7 @@ class TestReader:
 
     def test_threads_that_do_something_else_are_left_alone(self) -> None:
         """While a tracer is at work, torch is changed for everybody."""
-        other, task, failed = Plain(), task_of(Functions()), []
+        other, task, failed = Plain(), kernel_task(Functions()), []
         reading = threading.Event()
 
         def forward() -> None:
@@ -338,13 +338,13 @@ class TestReader:
         else:
             model.b = model.a
         with pytest.raises(UnsupportedError):
-            read(task_of(model), (4,), ())
+            read(kernel_task(model), (4,), ())
 
     def test_a_loss_of_ones_own_is_refused(self) -> None:
         def mine(outputs: Tensor, targets: Tensor) -> Tensor:
             return F.cross_entropy(outputs, targets)
 
-        task = task_of(nn.Sequential(nn.Linear(2, 2)), mine)
+        task = kernel_task(nn.Sequential(nn.Linear(2, 2)), mine)
         with pytest.raises(UnsupportedError, match="the loss mine"):
             read(task, (2,), ())
 

@@ -9,15 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import undrift as ud
+from tests.support.problems import task_of
 from undrift.gradients.mlp import Dense
-from undrift.gradients.task import Autograd, Batch, Task
-from undrift.models.layout import Layout
+from undrift.gradients.task import Autograd, Batch
 
 CE = nn.functional.cross_entropy
-
-
-def task_of(model: nn.Module, loss=CE, **options: object) -> Task:
-    return Task(model, Layout.of(model), loss, **options)
 
 
 @st.composite

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import undrift as ud
-from tests.support import ROOT
+from tests.support.system import ROOT
 from undrift import ddp
 
 LR = 0.5  # a power of two, so that scaling by it rounds nothing

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import undrift as ud
-from tests.algorithms.test_contract import DEFAULTS, VARIANTS
+from tests.support.methods import DEFAULTS, VARIANTS
 from undrift import testing
 from undrift.engine.processes.rendezvous import join
 
@@ -102,8 +102,8 @@ ODD: dict[str, Callable[[], ud.Run]] = {
 }
 
 
-def finished(run: ud.Run) -> dict[str, Any]:
-    """Records without their seconds, and the hash of the model."""
+def records_of(run: ud.Run) -> dict[str, Any]:
+    """Run to the end; return records without their seconds and the hash of the model."""
     records = [record.to_dict() for record in run]
     for record in records:
         del record["seconds"]
@@ -157,12 +157,12 @@ def main() -> None:
     models: dict[str, torch.Tensor] = {}
     for number, (name, start) in enumerate(runs().items()):
         run = start()
-        found["runs"][name] = finished(run) | {"number": number}
+        found["runs"][name] = records_of(run) | {"number": number}
         models[str(number)] = run.x.clone()
     world = join()
     rank = world.rank
     found["again"] = {
-        name: finished(start())["sha256"] for name, start in runs().items() if "FedSpeed" in name
+        name: records_of(start())["sha256"] for name, start in runs().items() if "FedSpeed" in name
     }
     found["diverged"] = {
         "FedAvg": diverged(ud.FedAvg(lr=0.1)),
@@ -180,7 +180,7 @@ def main() -> None:
     found["resumed"] = {}
     for name, algorithm in SAVED.items():
         run = testing.start(algorithm, rounds=4, resume=folder / "given" / name)
-        found["resumed"][name] = finished(run) | {"x": run.x.tolist()}
+        found["resumed"][name] = records_of(run) | {"x": run.x.tolist()}
     if world.size > 1:
         found["sent"] = sent_by_marsit(world)
     found["refused"] = [

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import undrift as ud
-from tests.support import distance
+from tests.support.runs import distance
 from undrift import models
 from undrift.engine.tuning.probe import inspect
 from undrift.errors import UndriftError
@@ -754,3 +754,11 @@ def test_dropout_of_the_two_layer_cnn_is_the_same_in_every_mode(dropout: float) 
             pass
         ends.append(run.x)
     assert torch.allclose(*ends, atol=1e-12)
+
+
+def test_models_by_name() -> None:
+    assert (
+        sum(p.numel() for p in ud.models.build("logistic", shape=(64,), classes=10).parameters())
+        == 650
+    )
+    assert ud.models.build("mlp", shape=(8, 8), classes=10)(torch.zeros(2, 8, 8)).shape == (2, 10)

@@ -12,19 +12,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.support.records import peer_record
 from undrift.errors import UndriftError
 from undrift.report.notebook import frame, html_table, plot, rich_table
-from undrift.results.record import PeerRecord, Record, Totals
+from undrift.results.record import Record, Totals
 from undrift.results.trial import Trial
 
 
 def record(round: int, **changes: Any) -> Record:
     made = Record(round, 2, 1 / round, round / 10, 1_000_000 * round, 500_000, 5, 50, 0.5)
     return replace(made, **changes)
-
-
-def peer_record(round: int) -> PeerRecord:
-    return PeerRecord(round, 4, None, None, 8, 0, 4, 40, 0.5, None, 0.25, None, 2, 2, 6, 1.5, 0.75)
 
 
 RECORDS = [record(1), record(2, loss=None, accuracy=None), record(3)]
@@ -94,7 +91,7 @@ def test_trials_have_label_method_and_seed() -> None:
 
 def test_records_of_both_families_share_a_frame() -> None:
     pytest.importorskip("pandas")
-    table = frame([trial("A", 0, [record(1)]), trial("B", 0, [peer_record(1)])])
+    table = frame([trial("A", 0, [record(1)]), trial("B", 0, [peer_record(1, consensus=0.25)])])
     assert table["consensus"].isna().tolist() == [True, False]
     assert table["consensus"][1] == 0.25
 
@@ -290,11 +287,11 @@ def test_records_alone_have_totals_too() -> None:
 
 
 def test_peers_and_devices_have_their_columns() -> None:
-    head, row = cells([peer_record(1)]).rows
+    head, row = cells([peer_record(1, consensus=0.25)]).rows
     shown = dict(zip(head, row, strict=True))
     assert shown["consensus"] == "0.25"
     assert "<th>nodes&#x27; own %</th>" not in html_table([peer_record(1)])  # None throughout
-    own = html_table([replace(peer_record(1), node_accuracy=0.5)])
+    own = html_table([peer_record(1, node_accuracy=0.5)])
     assert "<th>nodes&#x27; own %</th>" in own
     assert shown["signs kept %"] == "75.0"
     timed = [record(1, simulated_seconds=12.5, missed=1)]
@@ -321,9 +318,11 @@ def test_text_of_a_method_is_neither_html_nor_markup() -> None:
 def test_a_run_shows_itself() -> None:
     from rich.console import Console
 
-    from tests.cli.test_cli import start
+    from tests.support.commands import built_run
 
-    run = start({"name": "fedavg"}, data={"clients": 4}, training={"rounds": 2, "work": "steps:1"})
+    run = built_run(
+        {"name": "fedavg"}, data={"clients": 4}, training={"rounds": 2, "work": "steps:1"}
+    )
     records = list(run)
     frame = run.frame()
     assert list(frame["round"]) == [1, 2]

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,37 +18,14 @@ import numpy as np
 import pytest
 
 import undrift.report
+from tests.report.trials import HOSTILE, QUOTES, records, tenths, trial
 from undrift.errors import UndriftError
 from undrift.report import Comparison, figures, page, write
 from undrift.report.curves import METRICS, curves, for_script
 from undrift.report.partition_map import partition_map
 from undrift.results.record import PeerRecord, Record
-from undrift.results.trial import Trial
 
 pytest.importorskip("jinja2", reason="jinja2 is not installed: pip install 'undrift[report]'")
-
-HOSTILE = "</script><script>window.pwned = 1</script>"
-QUOTES = "\"'><img src=x onerror='window.pwned = 2'> & é $x_1$ \\frac{"
-
-
-def records(
-    accuracies: Sequence[float | None], *, mb: float = 2, gradients: int = 10, **others: Any
-) -> list[Record]:
-    """A round each, of `mb` megabytes up and down together."""
-    half = int(mb * 5e5)
-    return [
-        Record(k, 4, None if a is None else 1 - a, a, half, half, gradients, 100, 0.5, **others)
-        for k, a in enumerate(accuracies, 1)
-    ]
-
-
-def trial(label: str, seed: int, runs: Sequence[Record], **options: Any) -> Trial:
-    given = {"rounds": len(runs), "status": "finished", "settings": {"lr": 0.1}, **options}
-    return Trial(label=label, method=label, seed=seed, records=runs, **given)
-
-
-def tenths(count: int, start: float = 0.0) -> list[float]:
-    return [start + k / 10 for k in range(1, count + 1)]
 
 
 class Page(HTMLParser):

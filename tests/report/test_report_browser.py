@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.report.test_report import HOSTILE, QUOTES, records, tenths, trial
+from tests.report.trials import HOSTILE, QUOTES, records, tenths, trial
 from undrift.report import Comparison, write
 from undrift.results.record import PeerRecord
 from undrift.results.trial import Trial

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cli.test_cli import call  # noqa: F401 -- a fixture
 from undrift.analysis.drift import Drift
 from undrift.engine.checkpoint import store
 from undrift.results.record import Record, Totals
@@ -121,7 +120,7 @@ def test_a_record_with_a_bare_word_is_sound(tmp_path: Path) -> None:
     assert math.isnan(kept.loss)
 
 
-def test_a_run_that_diverges_leaves_only_what_strict_readers_take(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_that_diverges_leaves_only_what_strict_readers_take(call, tmp_path: Path) -> None:
     out, saved = tmp_path / "out", tmp_path / "saved"
     arguments = ["--rounds", "3", "--clients", "6", "--work", "steps:1", "--lr", "1e30"]
     places = ["--out", str(out), "--checkpoint", str(saved)]

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import files_up_to
+from tests.support.records import peer_record
+from tests.support.system import files_up_to
 from undrift.errors import UndriftError
-from undrift.results.record import PeerRecord, Record, Totals
+from undrift.results.record import Record, Totals
 from undrift.results.tracking import (
     CSV,
     MLflow,
@@ -36,10 +37,6 @@ ENDED = replace(TRIAL, status="finished", model_sha256="abc")
 def record(round: int, **changes: Any) -> Record:
     made = Record(round, 2, 1 / round, 0.25, 10 * round, 7, 5, 50, 0.125)
     return replace(made, **changes)
-
-
-def peer_record(round: int) -> PeerRecord:
-    return PeerRecord(round, 4, None, None, 8, 0, 4, 40, 0.5, None, 0.5, None, 2, 2, 6, 1.5, 0.75)
 
 
 def follow(tracker: Tracker, *records: Record, trial: Trial = TRIAL, end: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Records on disk: torn lines, full disks, going on, reading back; and whose folder it is."""
+"""Records on disk: torn lines, full disks, going on, reading back."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import files_up_to
-from undrift.config.experiment import Experiment
+from tests.support.records import peer_record
+from tests.support.system import files_up_to
 from undrift.errors import UndriftError
-from undrift.results.filenames import EXPERIMENT
 from undrift.results.record import PeerRecord, Record, Totals
 from undrift.results.trial import (
     Journal,
@@ -28,17 +27,13 @@ from undrift.results.trial import (
     read_trials,
     write_result,
 )
-from undrift.runs.folder import choose_folder, claim, describe, read
 
 TRIAL = Trial("FedAvg lr=0.1", "FedAvg", {"lr": 0.1, "rule": "sgd"}, seed=3, rounds=5)
+PEER_RECORD = peer_record(3, accuracy=0.5, node_accuracy=0.4, sign_matching=None)
 
 
 def record(round: int, accuracy: float | None = 0.5) -> Record:
     return Record(round, 4, 1.25, accuracy, 100, 200, 8, 160, 0.5)
-
-
-def peer_record(round: int) -> PeerRecord:
-    return PeerRecord(round, 4, None, 0.5, 10, 0, 8, 160, 0.5, 0.4, 1e-3, None, 3, 3, 1, 32.0, None)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -148,12 +143,12 @@ class HalfFull(io.FileIO):
 class TestReading:
     def test_damaged_lines_are_counted(self, tmp_path: Path) -> None:
         path = tmp_path / "a.jsonl"
-        good = [json.dumps(record(1).to_dict()), json.dumps(peer_record(3).to_dict())]
+        good = [json.dumps(record(1).to_dict()), json.dumps(PEER_RECORD.to_dict())]
         bad = ['{"round": 2', "", "[]", "3", "null", '"consensus"', '{"round": 1}', "\x00"]
         path.write_text("\n".join([good[0], *bad, good[1]]) + "\n")
         with pytest.warns(UserWarning, match="a.jsonl: 8 lines are damaged and left out"):
             records, damaged = read_records(path)
-        assert records == [record(1), peer_record(3)]
+        assert records == [record(1), PEER_RECORD]
         assert [type(each) for each in records] == [Record, PeerRecord]
         assert damaged == 8
 
@@ -220,105 +215,3 @@ class TestTrial:
             "b": [0, 1],
             "a": [0, 1],
         }
-
-
-class TestClaim:
-    @pytest.fixture(autouse=True)
-    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-
-    @staticmethod
-    def used(folder: Path) -> Path:
-        """As a run leaves it."""
-        folder.mkdir(parents=True)
-        describe(folder, Experiment.of({"methods": [{"name": "fedavg"}]}), {"python": "3"})
-        journal = Journal(folder, "records", TRIAL, after=None)
-        journal.add(record(1))
-        journal.end("finished")
-        (folder / "records.csv").write_text("round\n1\n")
-        return folder
-
-    def test_the_next_number(self, tmp_path: Path) -> None:
-        for number in (1, 2):
-            folder = choose_folder(None, "fedavg")
-            assert folder == Path(f"runs/fedavg-{number}")
-            claim(folder)
-        assert (tmp_path / "runs" / "fedavg-2").is_dir()
-
-    def test_new_nested_and_empty_folders(self, tmp_path: Path) -> None:
-        for _ in range(2):
-            claim(tmp_path / "a" / "b")
-            assert (tmp_path / "a" / "b").is_dir()
-
-    def test_nothing_is_overwritten(self, tmp_path: Path) -> None:
-        folder = self.used(tmp_path / "a")
-        before = {path: path.read_bytes() for path in folder.iterdir()}
-        with pytest.raises(
-            ValueError, match=r"--out needs a new folder, got .*--resume .*a, or .*--force"
-        ):
-            claim(folder)
-        assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-    def test_force_replaces_results(self, tmp_path: Path) -> None:
-        folder = self.used(tmp_path / "a")
-        claim(folder, force=True)
-        assert list(folder.iterdir()) == []
-
-    @pytest.mark.parametrize("name", ["thesis.tex", "notes.json", "deep"])
-    def test_force_never_touches_what_is_not_ours(self, tmp_path: Path, name: str) -> None:
-        folder = self.used(tmp_path / "a")
-        if name == "deep":
-            (folder / name).mkdir()
-        else:
-            (folder / name).write_text("precious")
-        before = sorted(folder.iterdir())
-        with pytest.raises(ValueError, match=f"--force does not touch {name!r}"):
-            claim(folder, force=True)
-        assert sorted(folder.iterdir()) == before
-
-    def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
-        path = tmp_path / "a"
-        path.write_text("precious")
-        for force in (False, True):
-            with pytest.raises(ValueError, match="--out needs a folder, got the file"):
-                claim(path, force=force)
-        with pytest.raises(ValueError, match="--out needs a folder that can be made, got"):
-            claim(path / "within")
-        assert path.read_text() == "precious"
-
-    def test_a_place_where_one_may_not_write(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refused(*_: Any, **__: Any) -> None:
-            raise PermissionError(errno.EACCES, "Permission denied")
-
-        monkeypatch.setattr(Path, "mkdir", refused)
-        with pytest.raises(ValueError, match=r"can be made, got '.*a': Permission denied\."):
-            claim(tmp_path / "a")
-
-    def test_choosing_claims_nothing(self, tmp_path: Path) -> None:
-        folder = self.used(tmp_path / "a")
-        assert choose_folder(folder, "x") == folder
-        assert choose_folder(tmp_path / "b", "x") == tmp_path / "b"
-        assert not (tmp_path / "b").exists()
-
-
-class TestFolder:
-    def test_read_back(self, tmp_path: Path) -> None:
-        folder = TestClaim.used(tmp_path / "a")
-        found = read(folder)
-        assert found.experiment == Experiment.read(folder / EXPERIMENT)
-        assert found.environment == {"python": "3"}
-        assert [trial.records for trial in found.trials] == [[record(1)]]
-
-    def test_records_without_their_experiment(self, tmp_path: Path) -> None:
-        folder = TestClaim.used(tmp_path / "a")
-        (folder / EXPERIMENT).unlink()
-        assert read(folder).experiment is None
-        assert len(read(folder).trials) == 1
-
-    def test_no_folder_and_no_records(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="A report needs a folder of results, got"):
-            read(tmp_path / "a")
-        with pytest.raises(ValueError, match="A report needs records, got none in"):
-            read(tmp_path)

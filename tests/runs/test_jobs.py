@@ -1,4 +1,4 @@
-"""Sweeps: cells and jobs against brute force, heat maps, resuming, and the search by Optuna."""
+"""Sweeps: cells and jobs against brute force, resuming, and the search by Optuna."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from typer.testing import CliRunner
 from undrift.cli.main import app
 from undrift.config.experiment import Experiment, Sweep
 from undrift.errors import UndriftError
-from undrift.report.sweep_heatmap import grids, plot_grids, swept_fields
 from undrift.results.filenames import SEARCH
-from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs import folder
 from undrift.runs.jobs import ONLY_JOB, Choice, JobPlanner, cells, jobs, read_choice
@@ -171,54 +169,6 @@ class TestJobs:
             (4, "epochs:1"),
             (2, "epochs:2"),
         ]
-
-
-def trial(accuracy: float, seed: int, status: Any = "finished", **cell: Any) -> Trial:
-    record = Record(1, 1, 1.0, accuracy, 0, 0, 0, 0, 0.0)
-    facts = {"cell": {key.replace("__", "."): value for key, value in cell.items()}}
-    return Trial("x", "X", {}, seed, 1, [record], status, facts=facts)
-
-
-class TestHeat:
-    SWEEP = Sweep(
-        grid={"method.lr": [0.1, 0.2]},
-        together=[{"training.rounds": [4, 2], "training.work": ["epochs:1", "epochs:2"]}],
-    )
-
-    def test_axes(self) -> None:
-        assert swept_fields(self.SWEEP) == [("method.lr", [0.1, 0.2]), ("training.rounds", [4, 2])]
-
-    def test_means_over_seeds_at_their_places(self) -> None:
-        found = {
-            "a": [trial(0.2, 0, method__lr=0.1, training__rounds=4)],
-            "b": [trial(0.5, s, method__lr=0.2, training__rounds=4) for s in (0, 1)],
-            "c": [
-                trial(0.4, 0, method__lr=0.2, training__rounds=2),
-                trial(0.9, 1, "diverged", method__lr=0.2, training__rounds=2),
-            ],
-            "d": [trial(0.9, 0, "stopped", method__lr=0.1, training__rounds=2)],
-        }
-        (grid,) = grids({"X": found}, self.SWEEP)
-        assert grid.figures == [[0.2, None], [0.5, 0.2]]
-        assert grid.best == (1, 0)
-        assert grid.table().row_count == 2
-
-    def test_of_equals_the_first_is_best(self) -> None:
-        found = {str(lr): [trial(0.5, 0, method__lr=lr, training__rounds=4)] for lr in (0.1, 0.2)}
-        (grid,) = grids({"X": found}, self.SWEEP)
-        assert grid.best == (0, 0)
-
-    def test_two_fields_only(self) -> None:
-        one = {"a": [trial(0.2, 0, method__lr=0.1)]}
-        assert grids({"X": one}, Sweep(grid={"method.lr": [0.1, 0.2]})) == []
-        assert grids({"X": one}, self.SWEEP) == []  # not of a method that one field concerns
-
-    def test_pictures_do_not_overwrite_each_other(self, tmp_path: Path) -> None:
-        found = {"a": [trial(0.2, 0, method__lr=0.1, training__rounds=4)]}
-        made = grids({"A b": found, "a B": found, "é": found}, self.SWEEP)
-        paths = plot_grids(made, tmp_path)
-        assert len(set(paths)) == 3
-        assert all(path.stat().st_size > 1000 for path in paths)
 
 
 def contents(place: Path, *suffixes: str) -> dict[str, bytes]:

@@ -403,111 +403,114 @@ def test_a_topology_made_by_hand_is_checked_too() -> None:
     assert edges(by_hand) == {(0, 1), (1, 2)}
 
 
-def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], Any]:
+def later(function: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], Any]:
     return lambda: function(*arguments, **options)
 
 
 LOOP = nx.Graph([(0, 1), (1, 1)])
 BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
-    "ring-0": (call(tp.ring, 0), r"ring needs at least one node, got 0\."),
-    "complete-0": (call(tp.complete, 0), "complete needs at least one node, got 0"),
-    "star-negative": (call(tp.star, -3), "star needs at least one node, got -3"),
+    "ring-0": (later(tp.ring, 0), r"ring needs at least one node, got 0\."),
+    "complete-0": (later(tp.complete, 0), "complete needs at least one node, got 0"),
+    "star-negative": (later(tp.star, -3), "star needs at least one node, got -3"),
     "exponential-half": (
-        call(tp.exponential, 2.5),
+        later(tp.exponential, 2.5),
         r"exponential needs a whole number of nodes, got 2\.5",
     ),
-    "ring-bool": (call(tp.ring, True), "ring needs a whole number of nodes, got True"),
-    "ring-text": (call(tp.ring, "8"), "ring needs a whole number of nodes, got '8'"),
-    "isolated-0": (call(tp.isolated, 0), "isolated needs at least one node, got 0"),
+    "ring-bool": (later(tp.ring, True), "ring needs a whole number of nodes, got True"),
+    "ring-text": (later(tp.ring, "8"), "ring needs a whole number of nodes, got '8'"),
+    "isolated-0": (later(tp.isolated, 0), "isolated needs at least one node, got 0"),
     "torus-0": (
-        call(tp.torus, 0, 3),
+        later(tp.torus, 0, 3),
         r"torus needs whole sides of at least one node, got \(0, 3\)",
     ),
     "grid-half": (
-        call(tp.grid, 2, 1.5),
+        later(tp.grid, 2, 1.5),
         r"grid needs whole sides of at least one node, got \(2, 1\.5\)",
     ),
-    "near-square-0": (call(tp.near_square, 0), "near_square needs at least one node, got 0"),
+    "near-square-0": (later(tp.near_square, 0), "near_square needs at least one node, got 0"),
     "mixing": (
-        call(tp.ring, 4, mixing="laplace"),
+        later(tp.ring, 4, mixing="laplace"),
         "ring needs mixing to be one of laplacian, metropolis, got 'laplace'; the nearest is "
         "'laplacian'",
     ),
     "erdos-renyi-p": (
-        call(tp.erdos_renyi, 4, 0),
+        later(tp.erdos_renyi, 4, 0),
         r"erdos_renyi needs a probability p in \(0, 1\], got 0",
     ),
     "erdos-renyi-nan": (
-        call(tp.erdos_renyi, 4, float("nan")),
+        later(tp.erdos_renyi, 4, float("nan")),
         r"erdos_renyi needs a probability p in \(0, 1\], got nan",
     ),
     "erdos-renyi-seed": (
-        call(tp.erdos_renyi, 4, 0.5, seed=0.5),
+        later(tp.erdos_renyi, 4, 0.5, seed=0.5),
         r"erdos_renyi needs a whole seed, got 0\.5",
     ),
     "erdos-renyi-vain": (
-        call(tp.erdos_renyi, 12, 1e-3),
+        later(tp.erdos_renyi, 12, 1e-3),
         "erdos_renyi needs a connected graph, got none in 1000 attempts; raise p",
     ),
     "barabasi-albert-1": (
-        call(tp.barabasi_albert, 1, 1),
+        later(tp.barabasi_albert, 1, 1),
         "barabasi_albert needs at least two nodes, got 1",
     ),
     "barabasi-albert-k": (
-        call(tp.barabasi_albert, 5, 5),
+        later(tp.barabasi_albert, 5, 5),
         "barabasi_albert needs a whole k between 1 and 4, got 5",
     ),
     "small-world-2": (
-        call(tp.small_world, 2, 2, 0.1),
+        later(tp.small_world, 2, 2, 0.1),
         "small_world needs at least three nodes, got 2",
     ),
     "small-world-odd": (
-        call(tp.small_world, 9, 3, 0.1),
+        later(tp.small_world, 9, 3, 0.1),
         "small_world needs an even k between 2 and 8, got 3",
     ),
     "small-world-p": (
-        call(tp.small_world, 9, 4, 1.1),
+        later(tp.small_world, 9, 4, 1.1),
         r"small_world needs a probability p in \[0, 1\], got 1\.1",
     ),
     "graph-pairs": (
-        call(tp.from_graph, [(0, 1)]),
+        later(tp.from_graph, [(0, 1)]),
         "from_graph needs a networkx Graph, got a list; make one",
     ),
     "graph-directed": (
-        call(tp.from_graph, nx.DiGraph([(0, 1)])),
+        later(tp.from_graph, nx.DiGraph([(0, 1)])),
         "from_graph needs an undirected graph, got a directed one; use graph.to_undirected",
     ),
     "graph-multiple": (
-        call(tp.from_graph, nx.MultiGraph([(0, 1)])),
+        later(tp.from_graph, nx.MultiGraph([(0, 1)])),
         "from_graph needs at most one link for a pair, got a multigraph; use networkx.Graph",
     ),
     "graph-loop": (
-        call(tp.from_graph, LOOP),
+        later(tp.from_graph, LOOP),
         "from_graph needs a graph without self loops, got one at node 1; remove it",
     ),
-    "graph-empty": (call(tp.from_graph, nx.Graph()), "from_graph needs at least one node, got 0"),
-    "cycle-empty": (call(Cycle, ()), "Cycle needs at least one topology, got 0"),
+    "graph-empty": (later(tp.from_graph, nx.Graph()), "from_graph needs at least one node, got 0"),
+    "cycle-empty": (later(Cycle, ()), "Cycle needs at least one topology, got 0"),
     "cycle-sizes": (
-        call(Cycle, (tp.ring(3), tp.ring(4))),
+        later(Cycle, (tp.ring(3), tp.ring(4))),
         r"Cycle needs topologies of one size, got \[3, 4\]",
     ),
-    "cycle-other": (call(Cycle, ("ring",)), "Cycle needs topologies, got 'ring'"),
+    "cycle-other": (later(Cycle, ("ring",)), "Cycle needs topologies, got 'ring'"),
     "dropped-p": (
-        call(DroppedLinks, tp.ring(3), 1.5),
+        later(DroppedLinks, tp.ring(3), 1.5),
         r"DroppedLinks needs a probability p in \[0, 1\], got 1\.5",
     ),
     "dropped-text": (
-        call(DroppedLinks, tp.ring(3), "0.5"),
+        later(DroppedLinks, tp.ring(3), "0.5"),
         r"DroppedLinks needs a probability p in \[0, 1\], got '0\.5'",
     ),
     "dropped-seed": (
-        call(DroppedLinks, tp.ring(3), 0.5, seed="a"),
+        later(DroppedLinks, tp.ring(3), 0.5, seed="a"),
         "DroppedLinks needs a whole seed, got 'a'",
     ),
-    "dropped-other": (call(DroppedLinks, "ring", 0.5), "DroppedLinks needs a topology, got 'ring'"),
-    "varying-function": (call(Varying, 3, 3, "x"), "Varying needs a function of the round, got 3"),
-    "varying-size": (call(Varying, tp.ring, 0, "x"), "Varying needs at least one node, got 0"),
-    "varying-text": (call(Varying, tp.ring, 3, ""), "Varying needs a text that names it, got ''"),
+    "dropped-other": (
+        later(DroppedLinks, "ring", 0.5),
+        "DroppedLinks needs a topology, got 'ring'",
+    ),
+    "varying-function": (later(Varying, 3, 3, "x"), "Varying needs a function of the round, got 3"),
+    "varying-size": (later(Varying, tp.ring, 0, "x"), "Varying needs at least one node, got 0"),
+    "varying-text": (later(Varying, tp.ring, 3, ""), "Varying needs a text that names it, got ''"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import undrift as ud
-from tests.support import bed
+from tests.support.problems import bed
 
 PROBLEM = bed(clients=4, dim=7, samples=[8, 9, 12, 7], seed=3)
 ROUNDS, SEED = 6, 5

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, everywhere, hardest
+from tests.algorithms.boxes.cases import assert_same, everywhere, hard, hardest
 from undrift.algorithms.fedadagrad import FedAdagrad
 from undrift.algorithms.fedadam import FedAdam
 from undrift.algorithms.fedyogi import FedYogi
@@ -62,9 +62,9 @@ WITH_BETA2 = {**COMMON, "beta2": 0.3}
 @pytest.mark.parametrize(
     ("method", "rule", "options"),
     [
-        pytest.param(FedAdam, adam, WITH_BETA2, marks=pytest.mark.wide),
+        pytest.param(FedAdam, adam, WITH_BETA2, marks=pytest.mark.wide(daily=hard)),
         pytest.param(FedYogi, yogi, WITH_BETA2),
-        pytest.param(FedAdagrad, adagrad, COMMON, marks=pytest.mark.wide),
+        pytest.param(FedAdagrad, adagrad, COMMON, marks=pytest.mark.wide(daily=hard)),
     ],
     ids=["fedadam", "fedyogi", "fedadagrad"],
 )

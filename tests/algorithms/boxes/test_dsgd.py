@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import undrift as ud
-from tests.algorithms.boxes.gossip import GossipCase, everywhere
+from tests.algorithms.boxes.gossip import GossipCase, everywhere, hard
 
 
 def box_cta(Ws, g, x0, K, *, lr):
@@ -32,7 +32,7 @@ def box_atc(Ws, g, x0, K, *, lr):
 
 @everywhere
 @pytest.mark.parametrize(("form", "box"), [("cta", box_cta), ("atc", box_atc)], ids=["cta", "atc"])
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, form, box):
     K = [3] * 5
     case.compare(case.run(ud.DSGD(lr=0.3, form=form), K), box(**case.given(), K=K, lr=0.3))

@@ -5,7 +5,8 @@ import pytest
 
 from tests.algorithms.boxes.allreduce import PROBLEM, ROUNDS, started
 from tests.algorithms.boxes.cases import assert_same, options
-from tests.support import bed, on_quadratics
+from tests.support.problems import bed
+from tests.support.runs import on_quadratics
 from undrift import EFSignSGD, Momentum
 
 

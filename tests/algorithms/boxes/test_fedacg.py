@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, everywhere, hardest, options
+from tests.algorithms.boxes.cases import assert_same, everywhere, hard, hardest, options
 from undrift import FedACG, Momentum
 
 
@@ -41,7 +41,7 @@ def compare(run, theta, m):
 
 @everywhere
 @options({"lam": 0.85, "beta": 0.01}, {"lam": 0.5, "beta": 1.2}, {"lam": 0.0, "beta": 0.3})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedACG(lr=0.2, **options))
     compare(run, *box(**case.given(), lr=0.2, **options))

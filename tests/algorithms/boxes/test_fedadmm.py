@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
+from tests.algorithms.boxes.cases import (
+    assert_same,
+    assert_same_rows,
+    everywhere,
+    hard,
+    hardest,
+    options,
+)
 from undrift import exponential
 from undrift.algorithms.fedadmm import FedADMM
 
@@ -32,7 +39,7 @@ def compare(run, x, lam, x_hat):
 
 @everywhere
 @options({}, {"rho": 0.7})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedADMM(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"rho": 0.1, **options}))

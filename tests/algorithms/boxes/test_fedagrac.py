@@ -5,7 +5,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
+from tests.algorithms.boxes.cases import (
+    assert_same,
+    assert_same_rows,
+    everywhere,
+    hard,
+    hardest,
+    options,
+)
 from undrift import FedaGrac
 
 
@@ -74,7 +81,7 @@ SCHEMES = ("fedagrac", "avg", "first", "reverse")
 
 @everywhere
 @options(*({"scheme": scheme} for scheme in SCHEMES), {"nu_scope": "all"}, {"lam": 0.4})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedaGrac(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **options))
@@ -84,9 +91,15 @@ COMBINED = product(SCHEMES, ("avg", "sent"), ("participants", "all"))
 NAMES = ("scheme", "local_reference", "nu_scope")
 
 
+def both_references_changed(parameters):
+    """Return whether both options about references differ from their defaults."""
+    options = parameters["options"]
+    return options["local_reference"] == "sent" and options["nu_scope"] == "all"
+
+
 @hardest
 @options(*(dict(zip(NAMES, values, strict=True)) for values in COMBINED))
-@pytest.mark.wide
+@pytest.mark.wide(daily=both_references_changed)
 def test_combined_options(case, options):
     run = case.run(FedaGrac(lr=0.3, lam=0.8, **options))
     compare(run, *box(**case.given(), lr=0.3, lam=0.8, **options))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, everywhere, options
+from tests.algorithms.boxes.cases import assert_same, everywhere, hard, options
 from undrift import Adam, FedAvg, Momentum
 
 
@@ -43,7 +43,7 @@ RULES = {"sgd": sgd, "momentum": momentum, "adam": adam}
 
 @everywhere
 @options({}, {"server_lr": 0.7}, {"server_lr": 1.4})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedAvg(lr=0.3, **options))
     assert_same(run.state.x, box(**case.given(), lr=0.3, **options))
@@ -51,7 +51,7 @@ def test_box(case, options):
 
 @everywhere
 @options({"beta": 0.9}, {"beta": 0.5, "nesterov": True})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_local_momentum(case, options):
     run = case.run(FedAvg(lr=0.2, server_lr=0.8, rule=Momentum(**options)))
     expected = box(**case.given(), lr=0.2, server_lr=0.8, rule="momentum", **options)
@@ -60,7 +60,7 @@ def test_local_momentum(case, options):
 
 @everywhere
 @options({}, {"beta1": 0.5, "beta2": 0.8, "eps": 0.1})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_local_adam(case, options):
     run = case.run(FedAvg(lr=0.05, rule=Adam(**options)))
     assert_same(run.state.x, box(**case.given(), lr=0.05, rule="adam", **options))

@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import PROBLEM, WORK, assert_same, everywhere, hardest, options
-from tests.support import on_quadratics
+from tests.algorithms.boxes.cases import (
+    PROBLEM,
+    WORK,
+    assert_same,
+    everywhere,
+    hard,
+    hardest,
+    options,
+)
+from tests.support.runs import on_quadratics
 from undrift import exponential
 from undrift.algorithms.fedcm import FedCM
 
@@ -50,7 +58,7 @@ def compare(run, x, m):
 
 @everywhere
 @options({}, {"alpha": 0.4})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedCM(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"alpha": 0.1, **options}))

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
+from tests.algorithms.boxes.cases import (
+    assert_same,
+    assert_same_rows,
+    everywhere,
+    hard,
+    hardest,
+    options,
+)
 from undrift import exponential
 from undrift.algorithms.feddc import FedDC
 
@@ -37,7 +44,7 @@ def compare(run, x, h_i, G_i, h, G):
 
 @everywhere
 @options({}, {"alpha": 0.6})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedDC(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"alpha": 0.01, **options}))

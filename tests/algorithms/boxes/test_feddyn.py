@@ -3,27 +3,17 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
+from tests.algorithms.boxes.cases import (
+    assert_same,
+    assert_same_rows,
+    everywhere,
+    hard,
+    hardest,
+    options,
+)
+from tests.algorithms.boxes.feddyn import box, compare
 from undrift import exponential
 from undrift.algorithms.feddyn import FedDyn
-
-
-def box(A, b, w, K, cohorts, *, lr, alpha):
-    N, d = b.shape
-    x, lam = np.zeros(d), np.zeros((N, d))
-    for t, S in enumerate(cohorts):
-        mass, a = sum(w[i] for i in S), alpha(t) if callable(alpha) else alpha
-        mean_y = np.zeros(d)
-        for i in S:
-            y = x.copy()  # line 1
-            for _ in range(K[i]):
-                g = A[i] @ (y - b[i])
-                y = y - lr * (g - lam[i] + a * (y - x))  # line 2
-            lam[i] = lam[i] - a * (y - x)  # line 3
-            mean_y += w[i] / mass * y
-        h = sum(w[i] * lam[i] for i in range(N))  # line 4: of everybody, also of the absent
-        x = mean_y - h / a  # line 5
-    return x, lam, h
 
 
 def box_in_parameter_units(A, b, w, K, cohorts, *, lr, alpha):
@@ -43,15 +33,9 @@ def box_in_parameter_units(A, b, w, K, cohorts, *, lr, alpha):
     return x, h
 
 
-def compare(run, x, lam, h):
-    assert_same(run.state.x, x)
-    assert_same(run.state.h, h)
-    assert_same_rows(run.client_states, lam)
-
-
 @everywhere
 @options({}, {"alpha": 0.7})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedDyn(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=0.3, **{"alpha": 0.1, **options}))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, everywhere, hardest, options
+from tests.algorithms.boxes.cases import assert_same, everywhere, hard, hardest, options
 from undrift.algorithms.fednova import FedNova
 
 
@@ -48,7 +48,7 @@ def box(A, b, w, K, cohorts, *, lr, mu=0.0, rho=0.0):
 
 @everywhere
 @options({}, {"mu": 0.8, "rho": 0.7})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedNova(lr=0.2, **options))
     assert_same(run.x, box(**case.given(), lr=0.2, **options))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, options
+from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, hard, options
 from undrift.algorithms.fedpd import FedPD
 
 SEED = 14
@@ -39,7 +39,7 @@ def box(A, b, w, K, cohorts, *, lr, eta, start, passes):
     {"start": "own", "p": 0.5},
     {"start": "server", "p": 0.5},
 )
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     algorithm = FedPD(lr=0.3, eta=1.6, coin=SEED, **options)
     passes = PASSES if "p" in options else [1] * 6

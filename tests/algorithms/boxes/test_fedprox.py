@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, everywhere, hardest, options
+from tests.algorithms.boxes.cases import assert_same, everywhere, hard, hardest, options
 from undrift import FedProx, Momentum
 
 
@@ -26,7 +26,7 @@ def box(A, b, w, K, cohorts, *, lr, mu, beta=0.0):
 
 @everywhere
 @options({"mu": 0.1}, {"mu": 1.5})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedProx(lr=0.3, **options))
     assert_same(run.state.x, box(**case.given(), lr=0.3, **options))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, everywhere, hardest, options
+from tests.algorithms.boxes.cases import assert_same, everywhere, hard, hardest, options
 from undrift.algorithms.fedsam import FedSAM
 
 
@@ -31,7 +31,7 @@ def box(A, b, w, K, cohorts, *, lr, rho, normalise=True):
 
 
 @everywhere
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case):
     run = case.run(FedSAM(lr=0.3, rho=0.4))
     assert_same(run.x, box(**case.given(), lr=0.3, rho=0.4))

@@ -5,7 +5,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
+from tests.algorithms.boxes.cases import (
+    assert_same,
+    assert_same_rows,
+    everywhere,
+    hard,
+    hardest,
+    options,
+)
 from undrift import FedSpeed
 
 
@@ -60,7 +67,7 @@ def compare(run, x, g_hat, mean_g_hat):
 
 @everywhere
 @options({}, {"normalise": False}, {"aggregation": "participants"}, {"alpha": 0.3})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedSpeed(lr=0.3, lam=2.0, rho=0.4, **options))
     compare(run, *box(**case.given(), lr=0.3, lam=2.0, rho=0.4, **options))
@@ -70,9 +77,16 @@ SWITCHES = product((True, False), (True, False), (True, False), ("all", "partici
 NAMES = ("correction", "prox", "perturbation", "aggregation")
 
 
+def one_or_all_changed(parameters):
+    """Return whether at most one switch is not at its default, or all are."""
+    options, default = parameters["options"], FedSpeed(lr=0.3)
+    changed = sum(options[name] != getattr(default, name) for name in NAMES)
+    return changed <= 1 or changed == len(NAMES)
+
+
 @hardest
 @options(*(dict(zip(NAMES, values, strict=True)) for values in SWITCHES))
-@pytest.mark.wide
+@pytest.mark.wide(daily=one_or_all_changed)
 def test_switches(case, options):
     run = case.run(FedSpeed(lr=0.3, lam=2.0, rho=0.4, **options))
     compare(run, *box(**case.given(), lr=0.3, lam=2.0, rho=0.4, **options))

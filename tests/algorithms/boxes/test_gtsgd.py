@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.gossip import everywhere
+from tests.algorithms.boxes.gossip import everywhere, hard
 from undrift import GTSGD
 
 
@@ -39,7 +39,7 @@ def box_atc(Ws, g, x0, K, *, lr):
 
 @everywhere
 @pytest.mark.parametrize(("form", "box"), [("cta", box_cta), ("atc", box_atc)], ids=["cta", "atc"])
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, form, box):
     K = [3] * 5
     case.compare(case.run(GTSGD(lr=0.2, form=form), K), box(**case.given(), K=K, lr=0.2))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.algorithms.boxes.gossip import GossipCase, everywhere, hardest
+from tests.algorithms.boxes.gossip import GossipCase, everywhere, hard, hardest
 from undrift import LDSGD
 
 
@@ -40,7 +40,7 @@ forms = pytest.mark.parametrize("form", BOXES)
 
 @everywhere
 @forms
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, form):
     run = case.run(LDSGD(lr=0.2, form=form), UNEQUAL)
     case.compare(run, BOXES[form](**case.given(), K=UNEQUAL, lr=0.2))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.algorithms.boxes.allreduce import started
 from tests.algorithms.boxes.cases import assert_same, options
-from tests.support import bed
+from tests.support.problems import bed
 from undrift import Marsit, Momentum, keyed
 from undrift.comm.bits import bernoulli
 

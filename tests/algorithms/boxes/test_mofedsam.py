@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, everywhere, hardest
+from tests.algorithms.boxes.cases import assert_same, everywhere, hard, hardest
 from undrift import exponential
 from undrift.algorithms.mofedsam import MoFedSAM
 
@@ -41,7 +41,7 @@ def compare(run, x, m):
 
 
 @everywhere
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case):
     run = case.run(MoFedSAM(lr=0.3, rho=0.4, alpha=0.6))
     compare(run, *box(**case.given(), lr=[0.3] * 6, rho=0.4, alpha=0.6))

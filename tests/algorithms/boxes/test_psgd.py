@@ -26,10 +26,16 @@ def box(A, b, K, rounds, *, lr, beta=0.0, nesterov=False):
         yield x, m
 
 
+def on_a_ring_or_nesterov(parameters):
+    """Return whether the route is the default one, or the rule the richest and workers stacked."""
+    richest = "nesterov" in parameters["options"] and parameters["mode"] == "stacked"
+    return parameters["route"] == "ring" or richest
+
+
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
 @pytest.mark.parametrize("route", ["ring", "segmented-ring:3", "torus:2x2", "tree", "server"])
 @options({"K": 1}, {"K": 3}, {"K": 3, "beta": 0.7}, {"K": 2, "beta": 0.7, "nesterov": True})
-@pytest.mark.wide
+@pytest.mark.wide(daily=on_a_ring_or_nesterov)
 def test_box(mode, route, options):
     kwargs = dict(options)
     K = kwargs.pop("K")

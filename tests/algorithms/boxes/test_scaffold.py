@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, assert_same_rows, everywhere, hardest, options
+from tests.algorithms.boxes.cases import (
+    assert_same,
+    assert_same_rows,
+    everywhere,
+    hard,
+    hardest,
+    options,
+)
 from undrift import Scaffold, exponential
 
 
@@ -39,7 +46,7 @@ def compare(run, x, c, c_i):
 
 @everywhere
 @options({}, {"server_lr": 0.6}, {"option": "I"}, {"option": "I", "server_lr": 1.3})
-@pytest.mark.wide
+@pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(Scaffold(lr=0.3, **options))
     compare(run, *box(**case.given(), lr=[0.3] * 6, **options))

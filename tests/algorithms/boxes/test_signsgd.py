@@ -24,12 +24,19 @@ def box(A, b, K, rounds, *, lr, server_lr=None, beta=0.0):
         yield x, m
 
 
+def default_code_or_richest(parameters):
+    """Return whether stacked workers use the default code, or momentum runs over several steps."""
+    options = parameters["options"]
+    plain = parameters["code"] == "fixed" and parameters["mode"] == "stacked"
+    return plain or (options["K"] > 1 and "beta" in options)
+
+
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
 @pytest.mark.parametrize("code", ["fixed", "omega"])
 @options(
     {"K": 1}, {"K": 1, "server_lr": 0.02}, {"K": 3}, {"K": 1, "beta": 0.8}, {"K": 2, "beta": 0.8}
 )
-@pytest.mark.wide
+@pytest.mark.wide(daily=default_code_or_richest)
 def test_box(mode, code, options):
     kwargs = dict(options)
     K = kwargs.pop("K")

@@ -36,10 +36,17 @@ def box(A, b, K, rounds, *, lr, beta=0.9, norm="none"):
         yield x, m
 
 
+def default_code_or_richest(parameters):
+    """Return whether stacked workers use the default code, or several steps are scaled."""
+    options = parameters["options"]
+    plain = parameters["code"] == "fixed" and parameters["mode"] == "stacked"
+    return plain or (options["K"] > 1 and "norm" in options)
+
+
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
 @pytest.mark.parametrize("code", ["fixed", "delta"])
 @options({"K": 1}, {"K": 1, "norm": "max"}, {"K": 3}, {"K": 2, "norm": "max", "beta": 0.0})
-@pytest.mark.wide
+@pytest.mark.wide(daily=default_code_or_richest)
 def test_box(mode, code, options):
     kwargs = dict(options)
     K = kwargs.pop("K")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import undrift as ud
-from tests.cli.test_cli import start
+from tests.support.commands import built_run
 from undrift import testing
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS
 from undrift.files import part_of
@@ -77,7 +77,7 @@ def test_a_run_killed_and_resumed_ends_with_the_same_hash(method: str, tmp_path:
     )
     shown = json.loads(resumed.stdout.splitlines()[-1])
     training = {"rounds": 60, "work": work_of(method)}
-    whole = start({"name": method, "lr": DEFAULT_LR}, data={"clients": 8}, training=training)
+    whole = built_run({"name": method, "lr": DEFAULT_LR}, data={"clients": 8}, training=training)
     *_, last = whole
     assert shown["model_sha256"] == whole.model_sha256
     assert shown["accuracy"] == last.accuracy

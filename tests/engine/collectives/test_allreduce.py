@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, product
@@ -59,6 +59,11 @@ def name_of(value: Any) -> str | None:
 
 everywhere = pytest.mark.parametrize(("route", "workers"), ROUTES, ids=name_of)
 often = pytest.mark.parametrize(("route", "workers"), FEW, ids=name_of)
+
+
+def one_prime_or_composite(parameters: Mapping[str, Any]) -> bool:
+    """Return whether a worker is alone, or workers fit no true torus, or several of them."""
+    return parameters["workers"] in (1, 6, 7)
 
 
 def vectors(
@@ -170,7 +175,7 @@ def test_hops(route, workers):
 
 
 @everywhere
-@pytest.mark.wide
+@pytest.mark.wide(daily=one_prime_or_composite)
 def test_bytes_in_full_precision(route, workers):
     for size, dtype in product(SIZES, (torch.float32, torch.float64)):
         M, V = workers, size * dtype.itemsize
@@ -383,7 +388,7 @@ CODED = [(*case, "fixed") for case in ROUTES] + [(*case, c) for case in FEW for 
 
 
 @pytest.mark.parametrize(("route", "workers", "code"), CODED, ids=name_of)
-@pytest.mark.wide
+@pytest.mark.wide(daily=one_prime_or_composite)
 def test_sums_of_signs_are_exact(route, workers, code):
     for size in SIZES if code == "fixed" else [workers + 2]:
         rows = vectors(workers, size)
@@ -500,7 +505,7 @@ def code_length(ones: int, count: int, code: str) -> int:
 
 @often
 @pytest.mark.parametrize("code", CODES)
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["workers"] == 6)
 def test_partial_sums_take_the_bits_of_their_code(route, workers, code):
     for size in (1, 11):
         seen, _ = watched(SignSum(code), route, workers, size)
@@ -707,7 +712,7 @@ EXACT += [(Ring(), 7), (Tree(), 7)]
 
 
 @pytest.mark.parametrize(("route", "workers"), EXACT, ids=name_of)
-@pytest.mark.wide
+@pytest.mark.wide(daily=lambda case: case["workers"] in (3, 4))
 def test_a_bit_is_one_exactly_as_often_as_the_workers_bits_are(route, workers, monkeypatch):
     require_fair(probabilities(OneBit(), route, workers, monkeypatch), workers)
 

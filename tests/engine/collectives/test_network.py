@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.processes.test_group import launch
 from tests.jobs import wire as job
-from tests.support import made_once
+from tests.support.system import launch, made_once
 
 
 @pytest.fixture(scope="module")

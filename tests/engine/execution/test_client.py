@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import undrift as ud
-from tests.support import on_net
+from tests.support.runs import on_net
 from undrift import testing, tree
 from undrift.engine.execution.aggregate import UploadSum
 from undrift.engine.execution.client import Stage, client_exchange

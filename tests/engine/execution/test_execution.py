@@ -1,8 +1,7 @@
-"""Threads, calibration and compilation: other ways to the same numbers."""
+"""Threads, compilation and stacks: other ways to the same numbers."""
 
 import copy
 import importlib
-import json
 import threading
 import time
 from dataclasses import dataclass
@@ -13,53 +12,15 @@ import torch
 from torch import nn
 
 import undrift as ud
-from undrift.engine.execution import batches, cohort, memory
+from tests.engine.convolutional import convolutional_net, convolutional_run, image_clients
+from tests.support.runs import finished
+from undrift.engine.execution import batches, memory
 from undrift.engine.execution.lockstep import run_lockstep
 from undrift.engine.execution.threads import Stopped, ordered_thread_map
-from undrift.engine.tuning import calibrate, rules
-from undrift.engine.tuning.rules import Candidate
+from undrift.engine.tuning import rules
 from undrift.engine.world import World
 
 simulate_module = importlib.import_module("undrift.engine.simulate")
-
-
-def clients(number: int = 5, samples: int = 20, shape: tuple[int, ...] = (1, 8, 8)) -> ud.Clients:
-    generator = torch.Generator().manual_seed(0)
-    pairs = []
-    for _ in range(number):
-        inputs = torch.randn(samples, *shape, generator=generator)
-        pairs.append((inputs, torch.randint(0, 3, (samples,), generator=generator)))
-    return ud.Clients(pairs)
-
-
-def convolutional(channels: int = 4, dropout: float = 0.0) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, channels, 3),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(9 * channels, 3),
-    )
-
-
-def start(algorithm: object | None = None, model: nn.Module | None = None, **options: object):
-    settings = {
-        "loss": nn.functional.cross_entropy,
-        "work": ud.Steps([3, 1, 4, 2, 5]),
-        "batch_size": 6,
-        "rounds": 3,
-    }
-    method = algorithm or ud.Scaffold(lr=0.1)
-    given = options.pop("clients", None) or clients()
-    return ud.simulate(method, model or convolutional(), given, **(settings | options))
-
-
-def finished(run: ud.Run) -> ud.Run:
-    for _ in run:
-        pass
-    return run
 
 
 class TestSideBySide:
@@ -155,8 +116,8 @@ class TestThreads:
     def test_the_same_bits_as_one_after_the_other(self, dropout: float) -> None:
         runs = [
             finished(
-                start(
-                    model=convolutional(dropout=dropout),
+                convolutional_run(
+                    model=convolutional_net(dropout=dropout),
                     mode=mode,
                     execution=ud.ExecutionOptions(threads=threads),
                 )
@@ -178,7 +139,11 @@ class TestThreads:
     def test_peers_side_by_side_are_peers_in_turns(self, method, options) -> None:
         options = {"work": ud.Steps(3), **options}
         runs = [
-            finished(start(method, mode=mode, execution=ud.ExecutionOptions(threads=3), **options))
+            finished(
+                convolutional_run(
+                    method, mode=mode, execution=ud.ExecutionOptions(threads=3), **options
+                )
+            )
             for mode in ("loop", "threads")
         ]
         assert runs[0].model_sha256 == runs[1].model_sha256
@@ -188,7 +153,7 @@ class TestThreads:
         seen: dict[str, list[int]] = {"loop": [], "threads": []}
         for mode, ids in seen.items():
             finished(
-                start(
+                convolutional_run(
                     mode=mode,
                     execution=ud.ExecutionOptions(threads=3),
                     tap=lambda up, ids=ids: ids.append(up.client),
@@ -200,7 +165,7 @@ class TestThreads:
     def test_bad_updates_are_named_as_in_the_loop(self) -> None:
         messages = []
         for mode in ("loop", "threads"):
-            run = start(
+            run = convolutional_run(
                 ud.FedAvg(lr=1e30), mode=mode, execution=ud.ExecutionOptions(threads=2), rounds=20
             )
             with pytest.raises(ud.DivergenceError) as error:
@@ -212,7 +177,7 @@ class TestThreads:
         class Noisy(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.net = convolutional()
+                self.net = convolutional_net()
 
             def forward(self, inputs: torch.Tensor) -> torch.Tensor:
                 return self.net(inputs + 0.1 * torch.randn_like(inputs))
@@ -220,17 +185,17 @@ class TestThreads:
         with pytest.raises(
             ud.UndriftError, match="mode='threads' is not possible: the model draws"
         ):
-            start(model=Noisy(), mode="threads")
+            convolutional_run(model=Noisy(), mode="threads")
 
     def test_convolutions_run_side_by_side_where_torch_has_threads(self, monkeypatch) -> None:
-        assert start(execution=ud.ExecutionOptions(threads=2)).mode == "stacked", (
+        assert convolutional_run(execution=ud.ExecutionOptions(threads=2)).mode == "stacked", (
             "so small that calling them is what costs"
         )
         monkeypatch.setattr(rules, "STEP_ELEMENTS", 1)
-        assert start(execution=ud.ExecutionOptions(threads=2)).mode == "threads"
-        assert start(execution=ud.ExecutionOptions(threads=1)).mode == "loop"
+        assert convolutional_run(execution=ud.ExecutionOptions(threads=2)).mode == "threads"
+        assert convolutional_run(execution=ud.ExecutionOptions(threads=1)).mode == "loop"
         assert (
-            start(
+            convolutional_run(
                 model=nn.Sequential(nn.Flatten(), nn.Linear(64, 3)),
                 execution=ud.ExecutionOptions(threads=2),
             ).mode
@@ -244,16 +209,18 @@ class TestThreads:
         monkeypatch.setattr(
             simulate_module, "enter", lambda *given: seen.append(1) or World(), raising=True
         )
-        assert start(execution=ud.ExecutionOptions(threads=2), processes=2).mode == "loop"
+        assert (
+            convolutional_run(execution=ud.ExecutionOptions(threads=2), processes=2).mode == "loop"
+        )
         assert seen
 
     def test_a_run_can_be_copied(self) -> None:
-        run = start(mode="threads", execution=ud.ExecutionOptions(threads=2))
+        run = convolutional_run(mode="threads", execution=ud.ExecutionOptions(threads=2))
         next(run)
         assert finished(copy.deepcopy(run)).model_sha256 == finished(run).model_sha256
 
     def test_no_rounds_and_no_cohorts_are_no_error(self) -> None:
-        assert start(participation=[], rounds=0).rounds == 0
+        assert convolutional_run(participation=[], rounds=0).rounds == 0
 
     def test_a_models_own_functions_may_be_as_torch_had_them_first(self) -> None:
         """Which vmap and torch.func refuse: then clients run one after the other."""
@@ -277,14 +244,16 @@ class TestThreads:
                 return self.head(torch.relu(Doubled.apply(self.body(inputs.flatten(1)))))
 
         for method in (ud.FedAvg(lr=0.1), ud.MOON(lr=0.1)):
-            run = finished(start(method, model=Net(), execution=ud.ExecutionOptions(threads=2)))
+            run = finished(
+                convolutional_run(method, model=Net(), execution=ud.ExecutionOptions(threads=2))
+            )
             assert run.mode == "threads"
 
     def test_the_callers_threads_come_back(self) -> None:
         before = torch.get_num_threads()
         try:
             torch.set_num_threads(2)
-            assert finished(start(mode="threads")).mode == "threads"
+            assert finished(convolutional_run(mode="threads")).mode == "threads"
             assert torch.get_num_threads() == 2
         finally:
             torch.set_num_threads(before)
@@ -294,160 +263,42 @@ class TestLayout:
     def test_channels_innermost_change_nothing_but_rounding(self) -> None:
         layers = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.Flatten()
         wide = nn.Sequential(*layers, nn.Linear(128, 3)).double()
-        pairs = [(x.double(), y) for x, y in (clients()[i] for i in range(5))]
+        pairs = [(x.double(), y) for x, y in (image_clients()[i] for i in range(5))]
         given = ud.Clients(pairs)
-        run = start(model=wide, clients=given, mode="loop")
+        run = convolutional_run(model=wide, clients=given, mode="loop")
         assert run._task.channels_last
-        other = start(model=wide, clients=given, mode="stacked")
+        other = convolutional_run(model=wide, clients=given, mode="stacked")
         assert not other._task.channels_last
         x, y = finished(run).x, finished(other).x
         assert torch.allclose(x, y, rtol=0, atol=1e-12)
 
     def test_stacked_clients_keep_the_usual_layout(self) -> None:
-        run = start(mode="stacked", execution=ud.ExecutionOptions(channels_last=True))
+        run = convolutional_run(mode="stacked", execution=ud.ExecutionOptions(channels_last=True))
         assert not finished(run).execution.channels_last
-
-
-class TestCalibration:
-    @pytest.fixture(autouse=True)
-    def cache(self, tmp_path, monkeypatch):
-        monkeypatch.setenv(calibrate.VARIABLE, "1")
-        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "undrift"))
-        monkeypatch.setattr(calibrate, "LEAST", 1)
-        monkeypatch.setattr(calibrate, "WORTH", 0)
-        self.file = tmp_path / "undrift" / "calibration.json"
-
-    def slow(self, monkeypatch, *modes: str) -> list[str]:
-        """Trials of these modes take long; returns the modes tried."""
-        tried: list[str] = []
-        real = calibrate._seconds_of
-
-        def seconds(how: Candidate, *others) -> float:
-            tried.append(how.mode)
-            return real(how, *others) + (10.0 if how.mode in modes else 0.0)
-
-        monkeypatch.setattr(calibrate, "_seconds_of", seconds)
-        return tried
-
-    def test_the_fastest_is_taken_and_remembered(self, monkeypatch) -> None:
-        tried = self.slow(monkeypatch, "stacked", "threads")
-        run = start(execution=ud.ExecutionOptions(threads=2))
-        assert (run.mode, run.why) == ("loop", "the fastest when measured")
-        assert set(tried) == {"threads", "stacked", "loop"}
-        assert [found[0] for found in json.loads(self.file.read_text()).values()] == ["loop"]
-        tried.clear()
-        again = start(execution=ud.ExecutionOptions(threads=2))
-        assert (again.mode, again.why) == ("loop", "the fastest when it was measured")
-        assert not tried
-
-    def test_the_layout_is_measured_and_remembered_too(self, monkeypatch) -> None:
-        def seconds(how: Candidate, *others) -> float:
-            return 3.0 if how.mode != "threads" else 1.0 if how.channels_last else 2.0
-
-        monkeypatch.setattr(calibrate, "_seconds_of", seconds)
-        run = start(execution=ud.ExecutionOptions(threads=2))
-        assert (run.mode, run.execution.channels_last) == ("threads", True)
-        monkeypatch.setattr(calibrate, "_seconds_of", lambda *given: pytest.fail("again"))
-        again = start(execution=ud.ExecutionOptions(threads=2))
-        assert (again.mode, again.execution.channels_last) == ("threads", True)
-
-    def test_what_it_depends_on_is_measured_anew(self, monkeypatch) -> None:
-        tried = self.slow(monkeypatch, "stacked")
-        start(execution=ud.ExecutionOptions(threads=2))
-        tried.clear()
-        start(execution=ud.ExecutionOptions(threads=2), batch_size=7)
-        assert tried
-        tried.clear()
-        start(ud.FedAvg(lr=0.1), execution=ud.ExecutionOptions(threads=2))
-        assert tried
-
-    def test_results_do_not_depend_on_it(self, monkeypatch) -> None:
-        plain = finished(start(mode="loop"))
-        self.slow(monkeypatch, "threads", "stacked")
-        assert (
-            finished(start(execution=ud.ExecutionOptions(threads=2))).model_sha256
-            == plain.model_sha256
-        )
-
-    def test_a_trial_changes_nothing(self) -> None:
-        model = convolutional()
-        before = [p.clone() for p in model.parameters()]
-        run = start(model=model, execution=ud.ExecutionOptions(threads=2))
-        assert run.totals.gradients == 0
-        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-    @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\xff"])
-    def test_a_damaged_memory_is_replaced(self, content: str) -> None:
-        self.file.parent.mkdir()
-        self.file.write_text(content, encoding="latin-1")
-        start(execution=ud.ExecutionOptions(threads=2))
-        kept = json.loads(self.file.read_text())
-        assert any(isinstance(found, list) for found in kept.values())
-
-    def test_without_a_cache_it_still_runs(self, monkeypatch, tmp_path) -> None:
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "file"))
-        finished(start(execution=ud.ExecutionOptions(threads=2)))
-
-    def test_it_can_be_switched_off(self, monkeypatch) -> None:
-        monkeypatch.setenv(calibrate.VARIABLE, "0")
-        tried = self.slow(monkeypatch)
-        start(execution=ud.ExecutionOptions(threads=2))
-        assert not tried
-
-    def test_short_runs_are_not_calibrated(self, monkeypatch) -> None:
-        monkeypatch.undo()
-        monkeypatch.setenv(calibrate.VARIABLE, "1")
-        tried = self.slow(monkeypatch)
-        start(execution=ud.ExecutionOptions(threads=2))
-        assert not tried
-
-    def test_a_diverging_trial_does_not_end_the_run(self) -> None:
-        run = start(ud.FedAvg(lr=1e30), execution=ud.ExecutionOptions(threads=2))
-        assert run.mode in ("threads", "stacked", "loop")
-
-    def test_a_resumed_run_goes_on_in_the_mode_of_its_checkpoint(
-        self, monkeypatch, tmp_path
-    ) -> None:
-        monkeypatch.setenv(calibrate.VARIABLE, "0")
-        whole = finished(start(rounds=4))
-        finished(start(rounds=2, checkpoint=tmp_path / "kept"))
-        monkeypatch.setenv(calibrate.VARIABLE, "1")
-        tried = self.slow(monkeypatch, "stacked")
-        run = start(rounds=4, execution=ud.ExecutionOptions(threads=2), resume=tmp_path / "kept")
-        assert (run.mode, tried) == ("stacked", [])
-        assert finished(run).model_sha256 == whole.model_sha256
-        asked = start(rounds=4, mode="loop", resume=tmp_path / "kept")
-        assert asked.mode == "loop"
-
-    def test_a_candidate_that_fails_is_not_taken(self, monkeypatch) -> None:
-        def broken(*given: object) -> None:
-            raise RuntimeError("not on threads")
-
-        monkeypatch.setattr(cohort, "ordered_thread_map", broken)
-        assert start(execution=ud.ExecutionOptions(threads=2)).mode != "threads"
 
 
 class TestCompile:
     @pytest.mark.long
     def test_gradients_are_the_same(self) -> None:
         # Two shapes, whole and short minibatches, and keyed dropout.
-        options = {"model": convolutional(dropout=0.5), "mode": "loop", "rounds": 2}
+        options = {"model": convolutional_net(dropout=0.5), "mode": "loop", "rounds": 2}
         plain, compiled = (
-            finished(start(**options)),
-            finished(start(execution=ud.ExecutionOptions(compile=True), **options)),
+            finished(convolutional_run(**options)),
+            finished(convolutional_run(execution=ud.ExecutionOptions(compile=True), **options)),
         )
         assert torch.allclose(plain.x, compiled.x, rtol=1e-4, atol=1e-5)
-        assert not torch.equal(plain.x, start(**options).x)
+        assert not torch.equal(plain.x, convolutional_run(**options).x)
 
     def test_a_model_that_cannot_be_compiled_goes_on_without(self, monkeypatch) -> None:
         def broken(*args: object, **options: object) -> object:
             raise RuntimeError("no compiler\nand a long story")
 
         monkeypatch.setattr("torch._inductor.compile", broken)
-        plain = finished(start(mode="loop"))
+        plain = finished(convolutional_run(mode="loop"))
         with pytest.warns(UserWarning, match="got RuntimeError: no compiler; going on without it"):
-            run = finished(start(mode="loop", execution=ud.ExecutionOptions(compile=True)))
+            run = finished(
+                convolutional_run(mode="loop", execution=ud.ExecutionOptions(compile=True))
+            )
         assert torch.allclose(run.x, plain.x, rtol=1e-5, atol=1e-6)  # short minibatches are padded
 
     def test_a_loss_over_the_whole_minibatch_is_refused(self) -> None:
@@ -455,7 +306,7 @@ class TestCompile:
             return nn.functional.cross_entropy(outputs, targets, reduction="none").max()
 
         with pytest.raises(ValueError, match="compile=True needs a loss that is the mean"):
-            start(loss=worst, execution=ud.ExecutionOptions(compile=True))
+            convolutional_run(loss=worst, execution=ud.ExecutionOptions(compile=True))
 
 
 def test_plans_put_the_longest_first() -> None:
@@ -470,10 +321,10 @@ class TestStacked:
     @pytest.mark.parametrize("model", ["convolutional", "linear"])
     def test_stacks_side_by_side_give_the_same_bits(self, model: str) -> None:
         linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-        net = linear if model == "linear" else convolutional(dropout=0.5)
+        net = linear if model == "linear" else convolutional_net(dropout=0.5)
         runs = [
             finished(
-                start(
+                convolutional_run(
                     model=net,
                     mode="stacked",
                     execution=ud.ExecutionOptions(chunk_size=2, threads=threads),
@@ -484,9 +335,9 @@ class TestStacked:
         assert len({run.model_sha256 for run in runs}) == 1
 
     def test_stacks_are_of_like_size_and_do_not_depend_on_threads(self) -> None:
-        many = clients(70, shape=(4,))
+        many = image_clients(70, shape=(4,))
         net = nn.Sequential(nn.Linear(4, 3))
-        run = start(
+        run = convolutional_run(
             model=net,
             clients=many,
             work=ud.Steps(1),
@@ -497,9 +348,9 @@ class TestStacked:
         assert [len(positions) for positions in groups] == [35, 35]
 
     def test_without_torchs_inner_parts_the_bits_are_the_same(self, monkeypatch) -> None:
-        runs = [finished(start(mode="stacked"))]
+        runs = [finished(convolutional_run(mode="stacked"))]
         monkeypatch.setattr(batches, "_only_vmap", lambda: None)
-        runs.append(finished(start(mode="stacked")))
+        runs.append(finished(convolutional_run(mode="stacked")))
         assert runs[0].model_sha256 == runs[1].model_sha256
 
     def test_they_are_there(self) -> None:
@@ -526,7 +377,7 @@ class TestStacked:
                 return steps(step, down) - down, client
 
         ends = [
-            finished(start(method(lr=0.1), mode=mode, batch_size=None)).x
+            finished(convolutional_run(method(lr=0.1), mode=mode, batch_size=None)).x
             for method in (ud.FedAvg, ByHand)
             for mode in ("loop", "stacked")
         ]
@@ -547,7 +398,7 @@ class TestMemory:
         assert told[2:] == list(memory._USUAL)
 
     def test_small_vectors_change_nothing(self, told) -> None:
-        finished(start())
+        finished(convolutional_run())
         assert not told
 
     def test_the_last_of_several_runs_restores_it(self, told) -> None:

@@ -6,9 +6,6 @@ All that needs a launch is in `tests/jobs/processes.py`, launched once for each 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from safetensors.torch import load_file
 
 import undrift as ud
 from tests.jobs import processes as job
-from tests.support import ROOT, made_once
+from tests.support.system import launch, made_once
 from undrift import testing
 
 NAMES = list(job.runs())
@@ -31,26 +28,13 @@ EXACT = [
 ]
 
 
-def launch(processes: int, program: Path, *arguments: str, timeout: float = 240) -> str:
-    """Run a program under torchrun; its output. Fails when any process does."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(processes), str(program), *arguments]
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def alone() -> dict[str, tuple[dict[str, Any], torch.Tensor]]:
     """What one process without torch.distributed finds."""
     made = {}
     for name, start in job.runs().items():
         run = start()
-        made[name] = job.finished(run), run.x
+        made[name] = job.records_of(run), run.x
     return made
 
 

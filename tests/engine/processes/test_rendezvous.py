@@ -32,7 +32,7 @@ def rank(number: int, size: int, port: int, program: list[str]) -> subprocess.Po
     )
 
 
-def undrift(folder: Path, number: int, timeout: int) -> list[str]:
+def undrift_program(folder: Path, number: int, timeout: int) -> list[str]:
     given = f"-m undrift run fedavg --clients 4 --rounds 2 --quiet --timeout {timeout}"
     return [*given.split(), "--out", str(folder / f"out-{number}")]
 
@@ -73,7 +73,7 @@ def test_who_is_missing_is_named(tmp_path, comes, said):
     processes = [
         rank(1, 2, port, ["-c", textwrap.dedent(DIES)])
         if each == "dies"
-        else rank(each, 2, port, undrift(tmp_path, each, 5))
+        else rank(each, 2, port, undrift_program(tmp_path, each, 5))
         for each in comes
     ]
     code, told, seconds = ended(processes[0])
@@ -88,7 +88,7 @@ def test_who_is_missing_is_named(tmp_path, comes, said):
 @pytest.mark.long
 def test_processes_started_by_hand_make_a_run(tmp_path):
     port = free_port()
-    both = [rank(each, 2, port, undrift(tmp_path, each, 60)) for each in (0, 1)]
+    both = [rank(each, 2, port, undrift_program(tmp_path, each, 60)) for each in (0, 1)]
     codes, outputs, _ = zip(*map(ended, both), strict=True)
     assert codes == (0, 0), outputs
     assert "2 processes" in outputs[0]

@@ -34,7 +34,7 @@ def children() -> set[int]:
     }
 
 
-def start(algorithm: Any, **options: Any) -> ud.Run:
+def run_in_processes(algorithm: Any, **options: Any) -> ud.Run:
     return testing.start(algorithm, **({"processes": 2, "timeout": TIMEOUT} | options))
 
 
@@ -58,7 +58,7 @@ def test_the_run_is_the_callers_and_its_processes_end_with_it(tmp_path):
     before = children()
     expected = testing.finish(testing.start(ud.NetFleet(lr=0.05)))
     threads = torch.get_num_threads()
-    run = start(ud.NetFleet(lr=0.05), checkpoint=tmp_path / "saved")
+    run = run_in_processes(ud.NetFleet(lr=0.05), checkpoint=tmp_path / "saved")
     assert len(children() - before) == 1
     first = next(run)
     assert first.round == 1
@@ -78,13 +78,13 @@ def test_the_run_is_the_callers_and_its_processes_end_with_it(tmp_path):
 @pytest.mark.long
 def test_a_new_run_lets_the_processes_of_an_unfinished_one_go():
     before = children()
-    unfinished = start(ud.Scaffold(lr=0.1))
+    unfinished = run_in_processes(ud.Scaffold(lr=0.1))
     next(unfinished)
     held = unfinished.x.clone()
     plain = testing.start(ud.Scaffold(lr=0.1))  # one process, whatever others are doing
     next(plain)
     assert float((plain.x - held).abs().max()) < 1e-12
-    with start(ud.Scaffold(lr=0.1)) as second:
+    with run_in_processes(ud.Scaffold(lr=0.1)) as second:
         next(second)
         assert len(children() - before) == 1
         assert torch.equal(second.x, held)
@@ -94,7 +94,7 @@ def test_a_new_run_lets_the_processes_of_an_unfinished_one_go():
 
 @pytest.mark.long
 def test_a_closed_run_of_peers_says_that_the_others_are_gone():
-    run = start(ud.NetFleet(lr=0.05))
+    run = run_in_processes(ud.NetFleet(lr=0.05))
     next(run)
     run.close()
     with pytest.raises(ud.UndriftError, match=r"run\.state needs the other processes, got a run"):
@@ -113,7 +113,9 @@ def test_a_process_that_fails_is_named_and_none_is_left(how, said):
     before = children()
     begun = time.monotonic()
     with pytest.raises(ud.WorkerError, match=said) as caught:
-        for _ in start(ud.FedAvg(lr=0.1), model=Failing(how), timeout=5.0 if how == "stop" else 60):
+        for _ in run_in_processes(
+            ud.FedAvg(lr=0.1), model=Failing(how), timeout=5.0 if how == "stop" else 60
+        ):
             pass
     assert caught.value.ranks == [1]
     assert time.monotonic() - begun < 50
@@ -124,7 +126,7 @@ def test_a_process_that_fails_is_named_and_none_is_left(how, said):
 def test_the_last_good_state_is_kept_where_training_diverges():
     clients = job.spoiled_clients()
     clients.test = clients[0]
-    run = start(ud.NetFleet(lr=0.05), model=job.Spoiled(), clients=clients)
+    run = run_in_processes(ud.NetFleet(lr=0.05), model=job.Spoiled(), clients=clients)
     with pytest.raises(ud.DivergenceError, match="from client 3 in round 1"):
         next(run)
     assert run.state.x.shape == (4, 83)
@@ -133,7 +135,7 @@ def test_the_last_good_state_is_kept_where_training_diverges():
 
 @pytest.mark.long
 def test_a_refused_run_leaves_the_one_in_progress_as_it_was():
-    with start(ud.NetFleet(lr=0.05)) as run:
+    with run_in_processes(ud.NetFleet(lr=0.05)) as run:
         next(run)
         with pytest.raises(ValueError, match="batch_size"):
             testing.start(ud.FedAvg(lr=0.1), batch_size=0)
@@ -144,13 +146,13 @@ def test_a_refused_run_leaves_the_one_in_progress_as_it_was():
 def test_bad_input_is_refused_before_any_process_is_started():
     before = children()
     with pytest.raises(ValueError, match="at least one client for each of 5 processes, got 4"):
-        start(ud.FedAvg(lr=0.1), processes=5)
+        run_in_processes(ud.FedAvg(lr=0.1), processes=5)
     with pytest.raises(ValueError, match="processes >= 1, a whole number or None, got 0"):
-        start(ud.FedAvg(lr=0.1), processes=0)
+        run_in_processes(ud.FedAvg(lr=0.1), processes=0)
     with pytest.raises(ValueError, match="A tap needs one process, got '2 processes'"):
-        start(ud.FedAvg(lr=0.1), tap=print)
+        run_in_processes(ud.FedAvg(lr=0.1), tap=print)
     with pytest.raises(ValueError, match=r"importable by other processes, got .*lambda"):
-        start(ud.FedAvg(lr=0.1), loss=lambda a, b: nn.functional.cross_entropy(a, b))
+        run_in_processes(ud.FedAvg(lr=0.1), loss=lambda a, b: nn.functional.cross_entropy(a, b))
     assert children() == before
 
 
@@ -180,10 +182,10 @@ def test_a_script_without_a_main_guard_gets_one_sentence(tmp_path):
 
 @pytest.mark.long
 def test_a_finished_run_can_be_evaluated_and_an_abandoned_one_says_so():
-    run = start(ud.NetFleet(lr=0.05), rounds=2)
+    run = run_in_processes(ud.NetFleet(lr=0.05), rounds=2)
     testing.finish(run)
     assert run.evaluate().loss == pytest.approx(run.record.loss)
-    abandoned = start(ud.Scaffold(lr=0.1))
+    abandoned = run_in_processes(ud.Scaffold(lr=0.1))
     next(abandoned)
     abandoned.close()
     assert abandoned.evaluate().loss > 0

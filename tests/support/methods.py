@@ -1,0 +1,22 @@
+"""Every method at its defaults, and variants that take other paths through the code."""
+
+from __future__ import annotations
+
+import undrift as ud
+
+DEFAULTS = [cls(lr=0.1) for cls in ud.ALGORITHMS]
+VARIANTS = [
+    ud.FedAvg(lr=0.1, rule=ud.Momentum(0.9)),
+    ud.FedProx(lr=0.01, rule=ud.Adam()),
+    ud.Scaffold(lr=0.1, option="I"),
+    ud.FedSpeed(lr=0.1, aggregation="participants", normalise=False),
+    ud.FedaGrac(lr=0.1, scheme="reverse", local_reference="sent", nu_scope="all"),
+    ud.DSGD(lr=0.1, form="atc"),
+    ud.LDSGD(lr=0.1, form="atc", gossip=2),
+    ud.GTSGD(lr=0.1, form="atc"),
+    ud.PSGD(lr=0.01, rule=ud.Adam()),
+    ud.SignSGD(lr=0.01, rule=ud.Momentum(0.9), code="gamma"),
+    ud.EFSignSGD(lr=0.1, code="omega"),
+    ud.SSDM(lr=0.01, norm="max", code="delta"),
+    ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
+]

@@ -1,0 +1,77 @@
+"""The checkout, folders, a full disk and programs in several processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]  # the checkout
+SHARED = ROOT.parent / "shared" / "data"  # real data sets, which a user's clone does not have
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Limit the size of files that this process may write, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of what a folder holds, in order."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that `make` has filled, once for all workers of a test session."""
+    base = factory.getbasetemp()
+    common = base.parent if base.name.startswith("popen-") else base
+    with (common / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the second worker waits for the first
+        folder = common / name
+        if not (folder / "made").exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            (folder / "made").touch()
+    return folder
+
+
+def launch(processes: int, program: Path, *arguments: str, timeout: float = 240) -> str:
+    """Run a program under torchrun, fail if one of its processes does, and return its output."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(processes), str(program), *arguments]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@contextmanager
+def no_threads_left() -> Iterator[None]:
+    """Check that no thread outlives the block."""
+    before = set(threading.enumerate())
+    try:
+        yield
+    finally:
+        left = [thread for thread in threading.enumerate() if thread not in before]
+        for thread in left:
+            thread.join(2)  # a thread may need a moment to end
+        assert not any(thread.is_alive() for thread in left)
