@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from tests.support import ROOT
+from tests.support.system import ROOT
 
 SOURCES = sorted((ROOT / "src" / "undrift").rglob("*.py"))
 VERBS = frozenset(
