@@ -151,7 +151,7 @@ def _choose(request: SimulationRequest, setup: Setup, *, kernels: bool = True) -
         facts=setup.facts,
         rounds=request.rounds,
         # Several processes must choose the same, on however many cores each of them is.
-        alone=request.processes in (None, 1) and not launched(),
+        single_process=request.processes in (None, 1) and not launched(),
     )
     requested = requested if kernels else replace(requested, kernels=False)
     return choose_execution(workload, setup.task, requested, record)
