@@ -136,7 +136,7 @@ def _trial(
     meter = Meter(1)
     plan = Plan.equal(np.array([0]), steps, population)
     with torch.no_grad():
-        federated_round(now, executor, plan, now.init(x0), {}, x0, meter)
+        federated_round(now, executor, plan, server=now.init(x0), clients={}, x0=x0, meter=meter)
     return meter
 
 

@@ -29,7 +29,7 @@ from undrift.engine.settings import (
     EvaluationOptions,
     ExecutionOptions,
     ExecutionRecord,
-    Kernels,
+    KernelChoice,
     RunSettings,
     SimulationRequest,
 )
@@ -62,7 +62,7 @@ def simulate(
     clip: float | None = None,
     evaluation: EvaluationOptions = EvaluationOptions(),
     mode: Literal["auto"] | Mode = "auto",
-    kernels: Kernels = True,
+    kernels: KernelChoice = True,
     execution: ExecutionOptions = ExecutionOptions(),
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,

@@ -46,6 +46,7 @@ def wanted(rounds: int, planner: Planner, candidates: Sequence[Candidate]) -> bo
 
 def fastest(
     candidates: Sequence[Candidate],
+    *,
     task: Task,
     planner: Planner,
     pool: Pool,
