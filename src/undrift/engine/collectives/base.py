@@ -14,10 +14,10 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
-from undrift.engine.collectives.allreduce import MessageTransport, all_reduce
+from undrift.engine.collectives.allreduce import MessageTransport, Reduced, all_reduce
 from undrift.engine.collectives.reduction import Draws
 from undrift.engine.collectives.traffic import Traffic
-from undrift.errors import DivergenceError, UndriftError
+from undrift.errors import UndriftError
 from undrift.topology import Topology
 
 T = TypeVar("T")
@@ -52,6 +52,9 @@ class Exchange(ABC):
     @abstractmethod
     def _mix(self, topology: Topology, leaves: Sequence[Rows]) -> list[Rows]: ...
 
+    @abstractmethod
+    def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector: ...
+
     def mix(self, leaves: Sequence[Rows]) -> list[Rows]:
         """Return sum_j W_ij v_j of every leaf for the nodes i of this process."""
         if self.topology is None:
@@ -69,8 +72,8 @@ class Exchange(ABC):
         vectors = [row for group in rows for row in group.unbind()]
         return self._reduce(vectors, merge, self.route, call)
 
-    def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector:
-        reduced = all_reduce(
+    def _all_reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Reduced:
+        return all_reduce(
             self._transport,
             {node: [vector] for node, vector in zip(self.nodes, vectors, strict=True)},
             merge,
@@ -80,12 +83,6 @@ class Exchange(ABC):
             label=f"round {self.t + 1}, all-reduce {call} by {merge}",
             traffic=self.traffic,
         )
-        if reduced.not_finite:
-            everywhere = self._transport.size > 1
-            raise DivergenceError.of(
-                reduced.not_finite, self.t + 1, "messages", everywhere=everywhere
-            )
-        return reduced.vectors[0]
 
     def _draws(self, call: int) -> Draws:
         """Return the makers of generators of one all-reduce, the same in any process."""

@@ -62,7 +62,10 @@ class InProcessExchange(Exchange):
         return [_mixed(topology, rows) for rows in leaves]
 
     def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector:
-        result = super()._reduce(vectors, merge, route, call)
+        reduced = self._all_reduce(vectors, merge, route, call)
+        if reduced.not_finite:
+            raise DivergenceError.of(reduced.not_finite, self.t + 1, "messages")
+        (result,) = reduced.vectors
         if merge.lossy:
             self.traffic.matching.append(sign_matching(result, vectors))
         return result
