@@ -24,7 +24,7 @@ from undrift.engine.processes.transport import Incoming, Outgoing, Received
 
 
 class Pending(Protocol):
-    """Messages that are on their way."""
+    """Waits for messages that are on their way."""
 
     def wait(self) -> list[Received]:
         """Return the messages for this rank once all of them have come."""
@@ -52,7 +52,7 @@ class MessageTransport(Protocol):
 
 
 class Reduced(NamedTuple):
-    """The outcome of an all-reduce, which is void if a worker's vectors are not finite."""
+    """Holds the outcome of an all-reduce, which is void if a worker's vectors are not finite."""
 
     vectors: list[Vector]
     # The workers whose vectors are not finite: a single rank names all of them, several ranks name

@@ -27,7 +27,7 @@ BLOCK = 2**22  # numbers that are worked on at once where all would be too many
 
 @dataclass(kw_only=True)
 class Exchange(ABC):
-    """The collectives of one round, on the rows of this process's nodes."""
+    """Runs the collectives of one round, on the rows of this process's nodes."""
 
     size: int  # nodes of all processes
     topology: Topology | None
@@ -114,7 +114,7 @@ def weighted_sums(W: Tensor, flats: Sequence[Tensor], counts: Sequence[int]) -> 
 
 
 class _Collective(torch.autograd.Function):
-    """A function of all nodes' rows inside `vmap`: the batching rule hands it the whole stack."""
+    """Calls a function of all nodes' rows inside `vmap`; its batching rule sees the whole stack."""
 
     @staticmethod
     def forward(call: Callable[[list[Tensor]], list[Tensor]], *leaves: Tensor) -> Any:
@@ -141,7 +141,7 @@ Ask = Callable[[Collective, list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True)
 class PeerComm:
-    """The `Comm` of some nodes, which takes their rows to `exchange`.
+    """Is the `Comm` of some nodes and takes their rows to `exchange`.
 
     `ask(collective, rows)` joins the rows of these nodes with all others', calls the collective
     and returns the rows of these nodes.

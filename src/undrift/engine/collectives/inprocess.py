@@ -22,7 +22,7 @@ SPARSE = 0.07  # below this share of non-zero entries a sparse product is quicke
 
 
 class Loopback:
-    """The transport of a single rank, which has nobody to send to and nobody to wait for."""
+    """Is the transport of a single rank, which has nobody to send to or to wait for."""
 
     rank, size = 0, 1
 
@@ -39,7 +39,7 @@ class Loopback:
 
 @dataclass(kw_only=True)
 class InProcessExchange(Exchange):
-    """The collectives of one round, on the rows of all nodes at once."""
+    """Runs the collectives of one round, on the rows of all nodes at once."""
 
     @property
     def nodes(self) -> range:

@@ -19,7 +19,7 @@ from undrift.topology import Topology
 
 @dataclass(kw_only=True)
 class NetworkExchange(Exchange):
-    """The collectives of one round, on this process's rows; the others' come over the network."""
+    """Runs the collectives of one round on this process's rows and the others' over the network."""
 
     world: Processes
     _mixes: int = field(default=0, init=False)  # so far in this round
