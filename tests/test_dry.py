@@ -114,7 +114,9 @@ def test_a_rank_without_a_client_adds_zeros_and_reads_no_data(algorithm: Any) ->
     meter = Meter(1)
     with torch.no_grad():
         server = algorithm.init(x0)
-        _, states = federated_round(algorithm, executor, planner.plan(0), server, {}, x0, meter)
+        _, states = federated_round(
+            algorithm, executor, planner.plan(0), server=server, clients={}, x0=x0, meter=meter
+        )
     assert states == {}
     expected = [dry.upload_form(algorithm, x0)]
     if isinstance(algorithm, ud.Prelude):

@@ -109,7 +109,7 @@ class Cohort:
 
 
 class Federated(ABC, Generic[S, B, C, U]):
-    """A method with a server, which is cut at the wire: broadcast / local / update.
+    """Declares a method with a server, which is cut at the wire: broadcast / local / update.
 
     S is the state of the server, B what it broadcasts, C the state of a client, U its upload.
     """
@@ -172,7 +172,7 @@ class Federated(ABC, Generic[S, B, C, U]):
 
 
 class Prelude(Federated[S, B, C, U]):
-    """A method that has one more exchange before the broadcast, over the same cohort."""
+    """Declares a method with one more exchange before the broadcast, over the same cohort."""
 
     @abstractmethod
     def ask(self, server: S) -> Any:
@@ -271,7 +271,10 @@ class Comm(Protocol):
 
 
 class Peer(ABC, Generic[N]):
-    """A method without a server, whose program is the paper's "worker m"; N is a node's state."""
+    """Declares a method without a server, whose program is the paper's "worker m".
+
+    N is the state of a node.
+    """
 
     family: ClassVar[str] = "peer"
 
@@ -301,12 +304,12 @@ class Peer(ABC, Generic[N]):
 
 
 class Gossip(Peer[N]):
-    """A peer method that mixes with its neighbours, so it needs a topology."""
+    """Declares a peer method that mixes with its neighbours, so it needs a topology."""
 
     family = "gossip"
 
 
 class AllReduce(Peer[N]):
-    """A peer method that reduces over all workers, so it needs a route."""
+    """Declares a peer method that reduces over all workers, so it needs a route."""
 
     family = "all-reduce"

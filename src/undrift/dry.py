@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ZeroObjective:
-    """An `Objective` that is zero everywhere."""
+    """Is an `Objective` that is zero everywhere."""
 
     t, k = 0, 0
 
@@ -43,7 +43,7 @@ class ZeroObjective:
 
 
 class ZeroLoop:
-    """A `Loop` that takes no step: it returns what it is given.
+    """Is a `Loop` that takes no step and returns what it is given.
 
     The form of an upload is right if a method hands to its loop what it gets back, in form. Clients
     with different numbers of steps cannot be stacked otherwise, so methods do so anyway.

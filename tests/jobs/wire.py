@@ -19,7 +19,10 @@ from undrift.comm.merges import Cascade, Largest, Mean, OneBit, SignSum
 from undrift.comm.routes import Ring, SegmentedRing, Server, Torus, Tree
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import Loopback
+from undrift.engine.collectives.network import NetworkExchange
 from undrift.engine.collectives.traffic import Traffic
+from undrift.engine.processes.group import Processes
+from undrift.engine.processes.rendezvous import join
 from undrift.engine.processes.transport import Incoming, Outgoing, Transport
 from undrift.engine.world import RankBlocks
 
@@ -38,6 +41,7 @@ ROUTES = {
     6: (Ring(), SegmentedRing(20), Tree(), Server(), Torus(2, 3)),
     7: (Ring(), Tree(), Server()),
 }
+BAD = (0, 1, 5)  # of seven workers, two of them on rank 0
 SIZES = (2, 83)  # fewer coordinates than workers, and a number that nothing divides
 
 
@@ -107,6 +111,25 @@ def flagged(post: Transport) -> list[list[int]]:
     return told
 
 
+def refused() -> list[list[int]]:
+    """Return the workers that an exchange names, for each route, when three of seven are bad."""
+    world = join()
+    assert isinstance(world, Processes)
+    named = []
+    for route in ROUTES[7]:
+        exchange = NetworkExchange(
+            size=7, topology=None, route=route, t=0, seed=0, traffic=Traffic(7), world=world
+        )
+        rows = torch.ones(len(exchange.nodes), 40)
+        for row, node in zip(rows, exchange.nodes, strict=True):
+            row[node] = torch.nan if node in BAD else 1.0
+        try:
+            exchange.reduce([rows], SignSum(stochastic=True))
+        except ud.DivergenceError as error:
+            named.append(error.clients if error.everywhere else [])
+    return named
+
+
 def out_of_step(post: Transport) -> str:
     """What a process says to a message that it does not expect."""
     others = [rank for rank in range(post.size) if rank != post.rank]
@@ -137,6 +160,7 @@ def main() -> None:
         "literal": literal(post),
         "together": together(post),
         "flagged": flagged(post),
+        "refused": refused(),
         "out of step": out_of_step(post),
         "gradient norm": gradient_norm(),
     }

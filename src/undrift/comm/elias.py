@@ -38,6 +38,8 @@ _Words = NDArray[np.uint64]
 
 
 class _Codewords(NamedTuple):
+    """Holds the codewords of some numbers and their lengths in bits."""
+
     aligned: _Words  # the first bit on top, zeros below the last
     lengths: NDArray[np.uint8]
 

@@ -20,7 +20,7 @@ from undrift.errors import WorkerError
 
 @dataclass(kw_only=True, eq=False)
 class MarsitState(HookState):
-    """The state of `marsit_hook`.
+    """Holds the options and buffers of `marsit_hook`.
 
     Every entry of the gradient that a one-bit step makes has the size `server_lr`. With
     `period=None` no step has full precision, not even the first.
@@ -73,7 +73,7 @@ class MarsitState(HookState):
 
 @dataclass(kw_only=True, eq=False)
 class SignState(HookState):
-    """The state of `sign_majority_hook`.
+    """Holds the options and buffers of `sign_majority_hook`.
 
     Every entry of the common gradient has the size `server_lr`; `code` is as in `SignSGD`.
     """
@@ -94,7 +94,10 @@ class SignState(HookState):
 
 @dataclass(kw_only=True, eq=False)
 class EFSignState(HookState):
-    """The state of `ef_sign_hook`; `code` is how sums of signs travel, as in `EFSignSGD`."""
+    """Holds the options and buffers of `ef_sign_hook`.
+
+    `code` says how sums of signs travel, as in `EFSignSGD`.
+    """
 
     name = "error-feedback sign"
     code: Code = "fixed"
@@ -121,7 +124,7 @@ class EFSignState(HookState):
 
 @dataclass(kw_only=True, eq=False)
 class SSDMState(HookState):
-    """The state of `ssdm_hook`.
+    """Holds the options and buffers of `ssdm_hook`.
 
     `beta`, `norm` and `code` are as in `SSDM`; `seed` is that of the random signs.
     """

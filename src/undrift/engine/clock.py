@@ -35,6 +35,8 @@ MOST_STEPS = 100_000  # a fast device and a small model would otherwise run for 
 
 
 class Lap(NamedTuple):
+    """Says how long a round took on the simulated clock and how busy its clients were."""
+
     seconds: float
     utilisation: float  # mean over the clients of the share of the round they computed in
 
@@ -62,6 +64,8 @@ def _without_onednn() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Clock:
+    """Computes how long a round takes on the devices of a fleet."""
+
     fleet: Fleet
     flops: float  # of one sample's gradient
     deadline: float | None = None
@@ -104,7 +108,7 @@ def _lap(seconds: float, computing: list[float]) -> Lap:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a method asks of a client in a round of K steps."""
+    """Says what a method asks of a client in a round of K steps."""
 
     up: int  # bytes
     down: int
@@ -136,13 +140,13 @@ def _trial(
     meter = Meter(1)
     plan = Plan.equal(np.array([0]), steps, population)
     with torch.no_grad():
-        federated_round(now, executor, plan, now.init(x0), {}, x0, meter)
+        federated_round(now, executor, plan, server=now.init(x0), clients={}, x0=x0, meter=meter)
     return meter
 
 
 @dataclass(frozen=True)
 class Paced:
-    """A deadline as work: K_i is what a client's device can do in time, 0 when that is nothing."""
+    """Turns a deadline into work: K_i is what a client's device can do in time, maybe 0."""
 
     law: Deadline
     fleet: Fleet

@@ -42,7 +42,14 @@ class FederatedRun(Run):
     def _advance(self, plan: Plan, meter: Meter) -> None:
         now = resolve(self.algorithm, self.round)
         state, client_states = federated_round(
-            now, self._executor, plan, self.state, self.client_states, self._x0, meter, self._tap
+            now,
+            self._executor,
+            plan,
+            server=self.state,
+            clients=self.client_states,
+            x0=self._x0,
+            meter=meter,
+            tap=self._tap,
         )
         self._refuse_bad_model(state.x)
         self.state = state

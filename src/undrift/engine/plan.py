@@ -132,7 +132,7 @@ class Assignment:
 
 
 class ReplacementCohort(Cohort):
-    """A cohort that was drawn with replacement and warns methods that read its `mass`."""
+    """Is a cohort drawn with replacement, which warns methods that read its `mass`."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "mass":

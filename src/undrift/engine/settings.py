@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from undrift.engine.tuning.probe import Facts
 
 Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
-Kernels = bool | Literal["always", "require"]
+KernelChoice = bool | Literal["always", "require"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +102,14 @@ class ExecutionRequest:
     """Holds all that a user asked for about the execution of a run."""
 
     mode: Literal["auto"] | Mode
-    kernels: Kernels
+    kernels: KernelChoice
     options: ExecutionOptions
 
     def repeating(self, record: ExecutionRecord | None) -> ExecutionRequest:
         """Return the request with its open choices made as in the record; the mode stays open."""
         if record is None:
             return self
-        kernels: Kernels = "always" if record.kernels else False
+        kernels: KernelChoice = "always" if record.kernels else False
         if self.kernels in (False, "require"):
             kernels = self.kernels
         layout = self.options.channels_last
@@ -138,7 +138,7 @@ class SimulationRequest:
     clip: float | None
     evaluation: EvaluationOptions
     mode: Literal["auto"] | Mode
-    kernels: Kernels
+    kernels: KernelChoice
     execution: ExecutionOptions
     checkpoint: str | Path | None
     checkpoint_every: int

@@ -73,23 +73,23 @@ def prepare(request: SimulationRequest) -> Setup:
     algorithm.check(model)
     facts = inspect(model, request.loss, clients)
     task = Task(
-        model,
-        layout,
-        request.loss,
-        request.weight_decay,
-        request.clip,
-        facts.randomness,
-        clients.prepare,
+        model=model,
+        layout=layout,
+        loss=request.loss,
+        weight_decay=request.weight_decay,
+        clip=request.clip,
+        randomness=facts.randomness,
+        prepare=clients.prepare,
     )
     pool = Pool.of(clients, task)
     planner = Planner(
-        clients,
-        population,
-        law,
-        request.work,
-        request.batch_size,
-        request.seed,
-        devices,
+        census=clients,
+        population=population,
+        participation=law,
+        work=request.work,
+        batch_size=request.batch_size,
+        seed=request.seed,
+        fleet=devices,
     )
     clock, planner = _with_clock(request, task, planner, pool)
     planner.check(request.rounds)
@@ -115,7 +115,7 @@ def _with_clock(
     limit = work.seconds if isinstance(work, Deadline) else None
     clock = Clock(fleet, gradient_flops(task, clients), limit)
     if isinstance(work, Deadline) and isinstance(request.algorithm, Federated):
-        executor = FederatedExecutor(task, planner, pool, "loop", 1)
+        executor = FederatedExecutor(task, planner, pool, mode="loop", chunk=1)
         bill = measure(request.algorithm, executor, len(clients))
         planner = replace(planner, work=pace(work, clock, bill, clients, request.batch_size))
     return clock, planner

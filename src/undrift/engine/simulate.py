@@ -29,7 +29,7 @@ from undrift.engine.settings import (
     EvaluationOptions,
     ExecutionOptions,
     ExecutionRecord,
-    Kernels,
+    KernelChoice,
     RunSettings,
     SimulationRequest,
 )
@@ -62,7 +62,7 @@ def simulate(
     clip: float | None = None,
     evaluation: EvaluationOptions = EvaluationOptions(),
     mode: Literal["auto"] | Mode = "auto",
-    kernels: Kernels = True,
+    kernels: KernelChoice = True,
     execution: ExecutionOptions = ExecutionOptions(),
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
@@ -151,7 +151,7 @@ def _choose(request: SimulationRequest, setup: Setup, *, kernels: bool = True) -
         facts=setup.facts,
         rounds=request.rounds,
         # Several processes must choose the same, on however many cores each of them is.
-        alone=request.processes in (None, 1) and not launched(),
+        single_process=request.processes in (None, 1) and not launched(),
     )
     requested = requested if kernels else replace(requested, kernels=False)
     return choose_execution(workload, setup.task, requested, record)

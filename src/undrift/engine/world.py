@@ -57,7 +57,7 @@ class TogetherError(CheckpointError):
 
 
 class World:
-    """A run in one process, which has all clients."""
+    """Stands for the processes of a run; here there is one, which has all clients."""
 
     rank, size = 0, 1
     open = True  # whether the other processes still answer

@@ -17,7 +17,7 @@ A = TypeVar("A")
 
 
 class Schedule(float):
-    """A number that depends on the round: `at(t)` returns it, `float(...)` is that of round 0."""
+    """Is a number that depends on the round: `at(t)` returns it, `float(...)` that of round 0."""
 
     at: Callable[[int], float]
     text: str

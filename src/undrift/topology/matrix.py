@@ -24,7 +24,7 @@ _WHO = "A mixing matrix"
 
 @runtime_checkable
 class Links(Protocol):
-    """Links that may change with the round; those of a `Topology` do not."""
+    """Gives the links of each round; those of a `Topology` stay the same."""
 
     @property
     def size(self) -> int:

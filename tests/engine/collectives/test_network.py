@@ -32,6 +32,10 @@ def test_everybody_learns_who_is_not_finite_on_every_route(found):
     assert [each["flagged"] for each in found] == [[[1]] * len(job.ROUTES[3])] * 3
 
 
+def test_an_exchange_names_all_who_are_not_finite_on_every_rank(found):
+    assert [each["refused"] for each in found] == [[list(job.BAD)] * len(job.ROUTES[7])] * 3
+
+
 def test_a_message_out_of_step_is_refused_with_its_sender(found):
     for rank, each in enumerate(found):
         sender = 0 if rank else 1

@@ -26,7 +26,9 @@ from undrift.errors import CheckpointError
 JOB = "job"  # a file that says which job of torchrun's saves here
 
 
-class Found(NamedTuple):
+class SavedRound(NamedTuple):
+    """Names a checkpoint by its number of processes and its round."""
+
     size: int  # of how many processes the checkpoint is
     round: int
 
@@ -60,15 +62,15 @@ def recorded_execution(folder: Path) -> ExecutionRecord | None:
     return next((record for record in records if record is not None), None)
 
 
-def find(folder: Path, world: World) -> Found | None:
+def find(folder: Path, world: World) -> SavedRound | None:
     """Return the newest round whose parts are sound and readable by every process."""
     readable = [json.loads(text) for text in world.texts(json.dumps(_readable(folder, world)))]
     common = [
-        Found(int(size), round)
+        SavedRound(int(size), round)
         for size in set.intersection(*(set(each) for each in readable))
         for round in set.intersection(*(set(each[size]) for each in readable))
     ]
-    return max(common, key=lambda found: (found.round, found.size == world.size), default=None)
+    return max(common, key=lambda each: (each.round, each.size == world.size), default=None)
 
 
 def _readable(folder: Path, world: World) -> dict[str, list[int]]:
@@ -97,19 +99,19 @@ def read(
 
     The second value says whether the parts must still be joined and dealt out.
     """
-    found = find(folder, world)
-    if found is None:
+    newest = find(folder, world)
+    if newest is None:
         raise _nothing_to_read(folder, world)
     parts, wrong = [], ""
     try:
-        parts = [read_one(path, found.round) for path in _parts(folder, world, found.size)]
+        parts = [read_one(path, newest.round) for path in _parts(folder, world, newest.size)]
     except (CheckpointError, OSError) as error:
         wrong = str(error)
     failures = [(rank, text) for rank, text in enumerate(world.texts(wrong)) if text]
     if failures:
         rank, text = failures[0]
         raise TogetherError(text if world.size == 1 else f"Rank {rank}: {text}")
-    return parts, found.size != world.size
+    return parts, newest.size != world.size
 
 
 def _nothing_to_read(folder: Path, world: World) -> CheckpointError:

@@ -24,7 +24,7 @@ from undrift.engine.processes.transport import Incoming, Outgoing, Received
 
 
 class Pending(Protocol):
-    """Messages that are on their way."""
+    """Waits for messages that are on their way."""
 
     def wait(self) -> list[Received]:
         """Return the messages for this rank once all of them have come."""
@@ -52,11 +52,11 @@ class MessageTransport(Protocol):
 
 
 class Reduced(NamedTuple):
-    """The outcome of an all-reduce, which is void if a worker's vectors are not finite."""
+    """Holds the outcome of an all-reduce, which is void if a worker's vectors are not finite."""
 
     vectors: list[Vector]
-    # Workers whose vectors are not finite: all of them with a single rank, otherwise the one of
-    # them that every rank learns of.
+    # The workers whose vectors are not finite: a single rank names all of them, several ranks name
+    # one each, so that a caller who wants all of them lets the ranks exchange their own.
     not_finite: list[int]
 
 

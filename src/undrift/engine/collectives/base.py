@@ -14,10 +14,10 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
-from undrift.engine.collectives.allreduce import MessageTransport, all_reduce
+from undrift.engine.collectives.allreduce import MessageTransport, Reduced, all_reduce
 from undrift.engine.collectives.reduction import Draws
 from undrift.engine.collectives.traffic import Traffic
-from undrift.errors import DivergenceError, UndriftError
+from undrift.errors import UndriftError
 from undrift.topology import Topology
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ BLOCK = 2**22  # numbers that are worked on at once where all would be too many
 
 @dataclass(kw_only=True)
 class Exchange(ABC):
-    """The collectives of one round, on the rows of this process's nodes."""
+    """Runs the collectives of one round, on the rows of this process's nodes."""
 
     size: int  # nodes of all processes
     topology: Topology | None
@@ -52,6 +52,9 @@ class Exchange(ABC):
     @abstractmethod
     def _mix(self, topology: Topology, leaves: Sequence[Rows]) -> list[Rows]: ...
 
+    @abstractmethod
+    def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector: ...
+
     def mix(self, leaves: Sequence[Rows]) -> list[Rows]:
         """Return sum_j W_ij v_j of every leaf for the nodes i of this process."""
         if self.topology is None:
@@ -69,8 +72,8 @@ class Exchange(ABC):
         vectors = [row for group in rows for row in group.unbind()]
         return self._reduce(vectors, merge, self.route, call)
 
-    def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector:
-        reduced = all_reduce(
+    def _all_reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Reduced:
+        return all_reduce(
             self._transport,
             {node: [vector] for node, vector in zip(self.nodes, vectors, strict=True)},
             merge,
@@ -80,12 +83,6 @@ class Exchange(ABC):
             label=f"round {self.t + 1}, all-reduce {call} by {merge}",
             traffic=self.traffic,
         )
-        if reduced.not_finite:
-            everywhere = self._transport.size > 1
-            raise DivergenceError.of(
-                reduced.not_finite, self.t + 1, "messages", everywhere=everywhere
-            )
-        return reduced.vectors[0]
 
     def _draws(self, call: int) -> Draws:
         """Return the makers of generators of one all-reduce, the same in any process."""
@@ -117,7 +114,7 @@ def weighted_sums(W: Tensor, flats: Sequence[Tensor], counts: Sequence[int]) -> 
 
 
 class _Collective(torch.autograd.Function):
-    """A function of all nodes' rows inside `vmap`: the batching rule hands it the whole stack."""
+    """Calls a function of all nodes' rows inside `vmap`; its batching rule sees the whole stack."""
 
     @staticmethod
     def forward(call: Callable[[list[Tensor]], list[Tensor]], *leaves: Tensor) -> Any:
@@ -144,7 +141,7 @@ Ask = Callable[[Collective, list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True)
 class PeerComm:
-    """The `Comm` of some nodes, which takes their rows to `exchange`.
+    """Is the `Comm` of some nodes and takes their rows to `exchange`.
 
     `ask(collective, rows)` joins the rows of these nodes with all others', calls the collective
     and returns the rows of these nodes.

@@ -22,7 +22,7 @@ SPARSE = 0.07  # below this share of non-zero entries a sparse product is quicke
 
 
 class Loopback:
-    """The transport of a single rank, which has nobody to send to and nobody to wait for."""
+    """Is the transport of a single rank, which has nobody to send to or to wait for."""
 
     rank, size = 0, 1
 
@@ -39,7 +39,7 @@ class Loopback:
 
 @dataclass(kw_only=True)
 class InProcessExchange(Exchange):
-    """The collectives of one round, on the rows of all nodes at once."""
+    """Runs the collectives of one round, on the rows of all nodes at once."""
 
     @property
     def nodes(self) -> range:
@@ -62,7 +62,10 @@ class InProcessExchange(Exchange):
         return [_mixed(topology, rows) for rows in leaves]
 
     def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector:
-        result = super()._reduce(vectors, merge, route, call)
+        reduced = self._all_reduce(vectors, merge, route, call)
+        if reduced.not_finite:
+            raise DivergenceError.of(reduced.not_finite, self.t + 1, "messages")
+        (result,) = reduced.vectors
         if merge.lossy:
             self.traffic.matching.append(sign_matching(result, vectors))
         return result

@@ -19,7 +19,7 @@ from undrift.topology import Topology
 
 @dataclass(kw_only=True)
 class NetworkExchange(Exchange):
-    """The collectives of one round, on this process's rows; the others' come over the network."""
+    """Runs the collectives of one round on this process's rows and the others' over the network."""
 
     world: Processes
     _mixes: int = field(default=0, init=False)  # so far in this round
@@ -43,14 +43,23 @@ class NetworkExchange(Exchange):
 
     def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector:
         if merge.backend is None:
-            return super()._reduce(vectors, merge, route, call)
+            reduced = self._all_reduce(vectors, merge, route, call)
+            if reduced.not_finite:
+                # Each process knows one such worker by now, so all of them reach this exchange.
+                self._require_finite(vectors)
+            return reduced.vectors[0]
+        self._require_finite(vectors)
         stacked = torch.stack(vectors)
-        self.world.agree(self._find_not_finite([stacked]), self.t + 1, "messages")
         self._count_route(vectors[0], merge, route)
         if merge.backend == "max":
             return self.world.largest(stacked.amax(0))
         total: Vector = self.world.sum(stacked.sum(0))
         return total / self.size
+
+    def _require_finite(self, vectors: list[Vector]) -> None:
+        """Raise on all processes an error that names every worker whose vector is not finite."""
+        own = self._find_not_finite([vector[None] for vector in vectors])
+        self.world.agree(own, self.t + 1, "messages")
 
     def _count_route(self, vector: Vector, merge: Merge, route: Route) -> None:
         """Count the bytes that the route would carry where the backend's all-reduce runs."""

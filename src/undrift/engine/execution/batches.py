@@ -87,7 +87,7 @@ class Minibatches:
 
 
 class SingleBatch:
-    """A minibatch of a client that is not stacked with others."""
+    """Holds a minibatch of a client that is not stacked with others."""
 
     def __init__(self, group: Group, index: Tensor, valid: Tensor | None, keys: Keys) -> None:
         self._task = group.task
@@ -200,7 +200,7 @@ def _split(samples: Tensor, shape: torch.Size) -> Tensor:
 
 
 class _Gradients(torch.autograd.Function):
-    """A client's gradient, whose batching rule computes those of all clients in one call.
+    """Computes a client's gradient; its batching rule computes all clients' in one call.
 
     The row is an argument because x may be the same for all clients, and `vmap` calls the rule only
     for an argument that differs between them.

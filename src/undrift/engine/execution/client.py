@@ -22,7 +22,7 @@ from undrift.gradients.task import Task
 
 @dataclass(frozen=True)
 class Stage:
-    """One exchange of a round: a message goes down to each client, and one comes up from it."""
+    """Describes an exchange of a round: each client gets a message and sends one back."""
 
     down: Any
     call: Callable[[Any, Any, Loop], tuple[Any, Any]]  # (down, client, steps) -> (wire, client)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Group:
-    """Clients that run together: it makes their tables of minibatches and keys on demand."""
+    """Holds clients that run together and makes their tables of minibatches and keys on demand."""
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ def federated_round(
     algorithm: Federated[Any, Any, Any, Any],
     executor: FederatedExecutor,
     plan: Plan,
+    *,
     server: Any,
     clients: Mapping[int, Any],
     x0: Vector,

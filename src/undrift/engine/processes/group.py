@@ -33,7 +33,7 @@ GRACE = 3.0  # seconds that other processes get to mark themselves alive
 
 
 class Processes(World):
-    """One of several processes, joined over torch.distributed."""
+    """Connects this process with the others of a run over torch.distributed."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self._timeout = rank, size, timeout

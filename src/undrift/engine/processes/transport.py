@@ -24,7 +24,7 @@ HEADER = 24  # bytes in front of every message
 
 
 class Outgoing(NamedTuple):
-    """A message for another rank."""
+    """Holds a message for another rank."""
 
     rank: int  # the receiver
     label: str
@@ -32,7 +32,7 @@ class Outgoing(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """A message that another rank will send."""
+    """Describes a message that another rank will send."""
 
     rank: int  # the sender
     label: str
@@ -40,21 +40,21 @@ class Incoming(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A message that has come."""
+    """Holds a message that has come."""
 
     data: Tensor  # uint8
     flag: int
 
 
 class LostError(WorkerError):
-    """A wait for one rank has failed."""
+    """Is raised when a wait for one rank has failed."""
 
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(f"Rank {rank} did not answer: {reason}", ranks=[rank])
 
 
 class _Operation(NamedTuple):
-    """A call of the backend that sends or receives one tensor."""
+    """Describes a call of the backend that sends or receives one tensor."""
 
     operation: Any  # isend or irecv
     tensor: Tensor
@@ -96,7 +96,7 @@ class Transport:
 
 
 class PendingMessages:
-    """Messages that are on their way; `wait` returns when all have come and gone."""
+    """Holds messages that are on their way; `wait` returns when all have come and gone."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ UNGUARDED = 77  # exit code of a child that found itself running the caller's sc
 
 
 class SharedRun(Protocol):
-    """A run that several processes carry out together, as far as this module uses it."""
+    """Declares what this module uses of a run that several processes carry out."""
 
     @property
     def world(self) -> World:
@@ -110,7 +110,7 @@ def follow(run: R) -> R:
 
 
 class _Job(NamedTuple):
-    """What a process of the pool has to know."""
+    """Holds what a process of the pool has to know."""
 
     rank: int
     size: int

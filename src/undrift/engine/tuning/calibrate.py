@@ -46,14 +46,15 @@ def wanted(rounds: int, planner: Planner, candidates: Sequence[Candidate]) -> bo
 
 def fastest(
     candidates: Sequence[Candidate],
+    *,
     task: Task,
     planner: Planner,
     pool: Pool,
     trial: TrialRound,
-    about: str,
+    method: str,
 ) -> Candidate:
-    """Return the candidate whose gradients take the least time; `about` names what is run."""
-    key = _key(task, planner, pool, about, candidates)
+    """Return the candidate whose gradients take the least time; `method` names what is run."""
+    key = _key(task, planner, pool, method, candidates)
     remembered = _read().get(key)
     for candidate in candidates:
         for layout in (False, True):
@@ -67,8 +68,8 @@ def fastest(
     candidate = tried[0 if times[0] * MARGIN <= best else times.index(best)]
     if candidate.mode != "stacked" and _has_images(task):
         layouts = [candidate, replace(candidate, channels_last=not candidate.channels_last)]
-        kept, other = _seconds(layouts, first, trial)
-        candidate = layouts[int(other < MARGIN * kept)]
+        as_before, other_layout = _seconds(layouts, first, trial)
+        candidate = layouts[int(other_layout < MARGIN * as_before)]
     _remember(key, _name(candidate))
     return replace(candidate, why="the fastest when measured")
 
@@ -79,7 +80,7 @@ def _seconds(candidates: Sequence[Candidate], first: Plan, trial: TrialRound) ->
     for turn in range(TRIALS + 1):
         for i, candidate in enumerate(candidates):
             taken = _seconds_of(candidate, first, trial)
-            if turn:  # the first is to warm up
+            if turn:  # The first turn only warms up.
                 best[i] = min(best[i], taken)
     return best
 
@@ -97,7 +98,7 @@ def _seconds_of(candidate: Candidate, first: Plan, trial: TrialRound) -> float:
 
 
 def _clients(first: Plan, candidate: Candidate) -> int:
-    """Return candidate many clients the candidate runs together, at least two."""
+    """Return how many clients the candidate runs together, at least two."""
     together = candidate.chunk if candidate.mode == "stacked" else candidate.threads
     return min(len(first.ids), max(2, together))
 
@@ -111,12 +112,12 @@ def _name(candidate: Candidate) -> list[Any]:
 
 
 def _key(
-    task: Task, planner: Planner, pool: Pool, about: str, candidates: Sequence[Candidate]
+    task: Task, planner: Planner, pool: Pool, method: str, candidates: Sequence[Candidate]
 ) -> str:
     """Return a digest of what the answer depends on."""
     first = planner.plan(0)
     facts = [
-        about,
+        method,
         repr(task.model),
         str(task.layout.shapes),
         str(task.layout.dtype),
@@ -144,9 +145,9 @@ def _read() -> dict[str, Any]:
     return {}
 
 
-def _remember(key: str, found: list[Any]) -> None:
+def _remember(key: str, answer: list[Any]) -> None:
     """Write an answer to the cache, unless the cache cannot be written."""
     path = _memory()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(_read() | {key: found}, indent=1))
+        write_atomic(path, json.dumps(_read() | {key: answer}, indent=1))

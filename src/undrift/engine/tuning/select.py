@@ -58,7 +58,7 @@ class Workload:
     pool: Pool
     facts: Facts
     rounds: int
-    alone: bool  # whether one process does it all; several must choose the same
+    single_process: bool  # several processes must choose the same, so they measure nothing
 
     def trial(self, task: Task) -> TrialRound:
         """Return a function that runs small rounds of the method."""
@@ -105,7 +105,7 @@ def choose_execution(
     elif wanted_kernels and not request.kernels:
         gradients = "torch (as it was begun)"
     compiled = request.options.compile and dense is None and kernels is None
-    measured = workload.alone and record is None and not compiled and kernels is None
+    measured = workload.single_process and record is None and not compiled and kernels is None
     candidate = _candidate(workload, task, request, record, measured=measured)
     layout = request.options.channels_last
     innermost = candidate.channels_last if layout is None else layout
@@ -133,11 +133,18 @@ def _candidate(
         trial=trial,
         chunk=_chunk(workload, task, request.options.chunk_size),
         threads=request.options.threads,
-        cohort=workload.cohort if workload.alone else 1,
+        cohort=workload.cohort if workload.single_process else 1,
     )
     if measured and calibrate.wanted(workload.rounds, workload.planner, possible):
         name = _name(workload.algorithm)
-        return calibrate.fastest(possible, task, workload.planner, workload.pool, trial, name)
+        return calibrate.fastest(
+            possible,
+            task=task,
+            planner=workload.planner,
+            pool=workload.pool,
+            trial=trial,
+            method=name,
+        )
     same = [each for each in possible if record is not None and each.mode == record.mode]
     return (same or possible)[0]
 

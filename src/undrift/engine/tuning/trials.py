@@ -46,7 +46,9 @@ def federated_trial(
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
         executor, size = executor_for(candidate), len(plan.ids)
         with torch.no_grad(), intra_op_threads(executor.elements_per_step(size, facts.activations)):
-            return federated_round(now, executor, plan, now.init(x0), {}, x0, Meter(size))
+            return federated_round(
+                now, executor, plan, server=now.init(x0), clients={}, x0=x0, meter=Meter(size)
+            )
 
     return trial
 
@@ -87,8 +89,8 @@ def _executors(
             replace(task, channels_last=candidate.channels_last),
             planner,
             pool,
-            candidate.mode,
-            candidate.chunk,
+            mode=candidate.mode,
+            chunk=candidate.chunk,
             threads=candidate.threads,
             **options,
         )

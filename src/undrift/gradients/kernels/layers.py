@@ -16,7 +16,7 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Convolution:
-    """A two-dimensional convolution."""
+    """Describes a two-dimensional convolution."""
 
     shape: Shape  # of the input: channels, height, width
     out: Shape
@@ -29,7 +29,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A linear layer."""
+    """Describes a linear layer."""
 
     shape: Shape
     out: Shape
@@ -39,7 +39,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of each number by itself."""
+    """Describes a function that is applied to each number."""
 
     shape: Shape
     kind: str  # "Relu", "Tanh" or "Sigmoid"
@@ -52,7 +52,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Pooling:
-    """The largest number or the mean of each window."""
+    """Describes a layer that takes the largest number or the mean of each window."""
 
     shape: Shape
     out: Shape
@@ -65,7 +65,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class Drop:
-    """A dropout layer in training."""
+    """Describes a dropout layer in training."""
 
     shape: Shape
     p: float
@@ -80,7 +80,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Flatten:
-    """The change from an image to a row of numbers."""
+    """Describes the change from an image to a row of numbers."""
 
     shape: Shape
 

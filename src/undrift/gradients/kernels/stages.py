@@ -17,7 +17,7 @@ from undrift.gradients.kernels.layers import (
 
 @dataclass(frozen=True)
 class ImageStage:
-    """Layers that are computed together: a convolution with those after it, or a single layer."""
+    """Holds layers that are computed together: a convolution and those after it, or one layer."""
 
     layers: tuple[Layer, ...]
 
