@@ -84,6 +84,7 @@ def show_data(
     from undrift.runs.build import build_clients, load_dataset
     from undrift.runs.folder import choose_folder, claim
     from undrift.runs.partition import label_counts
+    from undrift.runs.spelling import FLAGS
 
     form = with_dirichlet(partition, dirichlet)
     values = {"name": name, "folder": data_dir, "clients": clients, "partition": form}
@@ -91,7 +92,7 @@ def show_data(
     data, parts = load_dataset(name, data_dir), build_clients(section, seed)
     counts = label_counts(parts, data.classes)
     folder = choose_folder(out, f"data-{name}")
-    claim(folder, force=force)
+    claim(folder, force=force, spelling=FLAGS)
     console = wide_console(stderr=as_json)
     console.print(repr(data), highlight=False)
     _table(data, counts, console)
