@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from undrift.cli.options import (
-    DataDir,
-    DirAlpha,
-    Force,
-    Json,
-    NumClients,
-    Out,
-    Partition,
-    Seed,
+    ClientsOption,
+    DataDirOption,
+    DirichletOption,
+    ForceOption,
+    JsonOption,
+    OutOption,
+    PartitionOption,
+    SeedOption,
 )
 from undrift.cli.shared import with_dirichlet
 
@@ -36,7 +36,7 @@ data_app = typer.Typer(
 
 
 @data_app.command("list")
-def list_data(data_dir: DataDir = None) -> None:
+def list_data(data_dir: DataDirOption = None) -> None:
     """List all data sets by name, and where they are on this machine."""
     from rich.table import Table
 
@@ -67,14 +67,14 @@ def _where(name: str, data_dir: Any) -> str:
 @data_app.command("show")
 def show_data(
     name: Annotated[str, typer.Argument(help="A name, as `undrift data list` shows it.")],
-    clients: NumClients = None,
-    partition: Partition = "dirichlet",
-    dirichlet: DirAlpha = None,
-    data_dir: DataDir = None,
-    seed: Seed = 0,
-    out: Out = None,
-    force: Force = False,
-    as_json: Json = False,
+    clients: ClientsOption = None,
+    partition: PartitionOption = "dirichlet",
+    dirichlet: DirichletOption = None,
+    data_dir: DataDirOption = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show sizes and labels of the clients, and draw their heat map."""
     from undrift.config.experiment import Experiment

@@ -8,7 +8,7 @@ import typer
 
 from undrift.check import require
 from undrift.cli.names import SUMMARIES, flags_of
-from undrift.cli.options import OUTPUT, MaxRestarts, Seed
+from undrift.cli.options import OUTPUT, MaxRestartsOption, SeedOption
 from undrift.cli.shared import (
     FileChanges,
     Output,
@@ -35,7 +35,7 @@ def _method_command(method: str) -> Any:
 
     def run_method(
         *,
-        seed: Seed = 0,
+        seed: SeedOption = 0,
         checkpoint: Annotated[
             Path | None, typer.Option(help="Folder to save to.", rich_help_panel=OUTPUT)
         ] = None,
@@ -50,7 +50,7 @@ def _method_command(method: str) -> Any:
                 rich_help_panel=OUTPUT,
             ),
         ] = None,
-        max_restarts: MaxRestarts = 3,
+        max_restarts: MaxRestartsOption = 3,
         **options: Any,
     ) -> None:
         from undrift.config.experiment import Experiment
