@@ -79,7 +79,7 @@ def show_data(
     """Show sizes and labels of the clients, and draw their heat map."""
     from undrift.config.experiment import Experiment
     from undrift.report import plots
-    from undrift.report.terminal import wide_console
+    from undrift.report.terminal import say_missing, wide_console
     from undrift.results.filenames import PARTITION
     from undrift.runs.build import build_clients, load_dataset
     from undrift.runs.folder import choose_folder, claim
@@ -100,9 +100,7 @@ def show_data(
     if plots.partition(counts, folder / PARTITION, title):
         console.print(f"Heat map: {folder / PARTITION}", highlight=False)
     else:
-        console.print(
-            "No picture: matplotlib is not installed; pip install 'undrift[report]'.", markup=False
-        )
+        say_missing("picture", "matplotlib", console)
     if as_json:
         print(json.dumps({"sizes": parts.sizes.tolist(), "labels": counts.tolist()}))
 
