@@ -20,7 +20,7 @@ import pytest
 import undrift.report
 from tests.report.trials import HOSTILE, QUOTES, records, tenths, trial
 from undrift.errors import UndriftError
-from undrift.report import Comparison, figures, page, write
+from undrift.report import Comparison, figures, page, style, write
 from undrift.report.curves import METRICS, curves, for_script
 from undrift.report.partition_map import partition_map
 from undrift.results.record import PeerRecord, Record
@@ -446,6 +446,24 @@ def test_nothing_is_fetched(two: Comparison) -> None:
 def test_a_page_is_written_as_utf8(two: Comparison, tmp_path: Path) -> None:
     write(replace(two, title="Größe 日本 \udcff"), tmp_path / "page.html")
     assert "Größe 日本 ?" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_needs_its_folder(tmp_path: Path, two: Comparison) -> None:
+    with pytest.raises(ValueError, match=r"A report's page needs a folder that is there, got '.*'"):
+        write(two, tmp_path / "x" / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
+    class Broken:
+        def savefig(self, path: Path, **_: Any) -> None:
+            path.write_bytes(b"half")
+            raise RuntimeError
+
+    (tmp_path / "a.png").write_bytes(b"whole")
+    with pytest.raises(RuntimeError):
+        style.save(Broken(), tmp_path / "a.png")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
 def test_the_same_comparison_makes_the_same_page(two: Comparison) -> None:

@@ -367,14 +367,10 @@ def test_mlflow_stays_in_the_folder_and_sends_no_statistics(
 ) -> None:
     import os
 
-    found = services.importlib.util.find_spec
     for there in (True, False):
         mlflow_calls.clear()
-        monkeypatch.setattr(
-            services.importlib.util,
-            "find_spec",
-            lambda name, there=there: found("csv") if there else None,
-        )
+        module = csv if there else None
+        monkeypatch.setattr(services, "import_or_none", lambda name, module=module: module)
         follow(MLflow(tmp_path))
         home = (tmp_path / "mlflow").as_posix()
         uri = f"sqlite:///{home}/mlflow.db" if there else f"file://{home}"

@@ -152,8 +152,12 @@ def test_without_out_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.Mo
     file = tmp_path / "mine.toml"
     file.write_text(Experiment.of(SINGLE).to_toml())
     assert ud.run("mine.toml").folder == Path("runs/mine-1")
-    with pytest.raises(ValueError, match="--out needs a new folder"):
+    with pytest.raises(ValueError, match=r"^out needs a new folder, .* with force=True\.$"):
         ud.run(SINGLE, out="runs/mine-1")
+    Path("runs/mine-1/notes.txt").write_text("precious")
+    with pytest.raises(ValueError, match=r"\(force does not touch 'notes.txt'\)\.$"):
+        ud.run(SINGLE, out="runs/mine-1", force=True)
+    Path("runs/mine-1/notes.txt").unlink()
     assert ud.run(SINGLE, out="runs/mine-1", force=True).folder == Path("runs/mine-1")
 
 
@@ -201,7 +205,7 @@ def test_processes_are_started(tmp_path: Path) -> None:
         ({"experiment": SINGLE, "resume": "x"}, "resume=FOLDER to go on, got both"),
         ({"experiment": 3}, "the path of a TOML file, got 3"),
         ({"experiment": "nowhere.toml"}, "a file that is there, got 'nowhere.toml'"),
-        ({"resume": "nowhere"}, "a folder of results with its experiment.toml"),
+        ({"resume": "nowhere"}, "^resume needs a folder of results with its experiment.toml"),
         ({"experiment": {**SINGLE, "model": {"name": "mlpp"}}}, "nearest is 'mlp'"),
         ({"experiment": SINGLE, "track": "tensorbord"}, "nearest is 'tensorboard'"),
         (

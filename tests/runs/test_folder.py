@@ -16,6 +16,8 @@ from undrift.results.trial import (
     Trial,
 )
 from undrift.runs.folder import choose_folder, claim, describe, read
+from undrift.runs.jobs import Choice
+from undrift.runs.spelling import FLAGS, KEYWORDS, Spelling
 
 TRIAL = Trial("FedAvg lr=0.1", "FedAvg", {"lr": 0.1}, seed=3, rounds=5)
 RECORD = Record(1, 4, 1.25, 0.5, 100, 200, 8, 160, 0.5)
@@ -49,13 +51,28 @@ class TestClaim:
             claim(tmp_path / "a" / "b")
             assert (tmp_path / "a" / "b").is_dir()
 
-    def test_nothing_is_overwritten(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("spelling", "searched", "message"),
+        [
+            (
+                FLAGS,
+                False,
+                r"--out needs a new folder, .*undrift run --resume .*a, or .*--force",
+            ),
+            (FLAGS, True, r"--out needs .*undrift sweep --resume .*a, or .*--force\.$"),
+            (KEYWORDS, False, r"^out needs .*undrift\.run\(resume='.*a'\), or .*force=True\.$"),
+            (KEYWORDS, True, r"^out needs .*undrift\.run\(resume='.*a'\), or .*force=True\.$"),
+        ],
+    )
+    def test_nothing_is_overwritten(
+        self, tmp_path: Path, spelling: Spelling, searched: bool, message: str
+    ) -> None:
         folder = self.used(tmp_path / "a")
+        if searched:
+            Choice(1, {}).write(folder)
         before = {path: path.read_bytes() for path in folder.iterdir()}
-        with pytest.raises(
-            ValueError, match=r"--out needs a new folder, got .*--resume .*a, or .*--force"
-        ):
-            claim(folder)
+        with pytest.raises(ValueError, match=message):
+            claim(folder, spelling=spelling)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
     def test_force_replaces_results(self, tmp_path: Path) -> None:
@@ -72,7 +89,7 @@ class TestClaim:
             (folder / name).write_text("precious")
         before = sorted(folder.iterdir())
         with pytest.raises(ValueError, match=f"--force does not touch {name!r}"):
-            claim(folder, force=True)
+            claim(folder, force=True, spelling=FLAGS)
         assert sorted(folder.iterdir()) == before
 
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
@@ -80,9 +97,9 @@ class TestClaim:
         path.write_text("precious")
         for force in (False, True):
             with pytest.raises(ValueError, match="--out needs a folder, got the file"):
-                claim(path, force=force)
+                claim(path, force=force, spelling=FLAGS)
         with pytest.raises(ValueError, match="--out needs a folder that can be made, got"):
-            claim(path / "within")
+            claim(path / "within", spelling=FLAGS)
         assert path.read_text() == "precious"
 
     def test_a_place_where_one_may_not_write(

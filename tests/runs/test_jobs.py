@@ -23,7 +23,6 @@ from undrift.runs import folder
 from undrift.runs.jobs import ONLY_JOB, Choice, JobPlanner, cells, jobs, read_choice
 from undrift.runs.result import ExperimentResult
 from undrift.runs.runner import RunOptions, run_experiment
-from undrift.runs.search import run_search
 
 SMALL: dict[str, Any] = {
     "data": {"clients": 3, "partition": "iid", "test_samples": 50},
@@ -190,6 +189,10 @@ def sweep_into(place: Path, what: Experiment, **options: Any) -> ExperimentResul
     return run_experiment(what, "sweep", RunOptions(out=place, **options))
 
 
+def search_into(what: Experiment, **options: Any) -> ExperimentResult:
+    return run_experiment(what, "search", RunOptions(**options))
+
+
 class TestResume:
     SWEPT = experiment("fedavg", seeds=(0, 1), grid={"method.lr": [0.1, 0.3]})
 
@@ -239,7 +242,7 @@ class TestSearch:
         return choice
 
     def test_count_cells_for_each_method_none_twice(self, tmp_path: Path) -> None:
-        done = run_search(self.LISTS, 4, RunOptions(out=tmp_path / "a"))
+        done = search_into(self.LISTS, search=4, out=tmp_path / "a")
         tried = self.chosen(tmp_path / "a").cells
         assert {title: len(each) for title, each in tried.items()} == {"FedAvg": 3, "FedProx": 4}
         assert all(list(cell) == ["method.lr"] for cell in tried["FedAvg"])
@@ -249,14 +252,14 @@ class TestSearch:
         assert len(folder.read(tmp_path / "a").trials) == 2 * (3 + 4)
 
     def test_every_cell_in_the_end(self, tmp_path: Path) -> None:
-        run_search(self.LISTS, 100, RunOptions(out=tmp_path / "a"))
+        search_into(self.LISTS, search=100, out=tmp_path / "a")
         tried = self.chosen(tmp_path / "a").cells["FedProx"]
         every = itertools.product([0.01, 0.1, 0.3], [0.1, 1.0])
         assert sorted(tuple(cell.values()) for cell in tried) == sorted(every)
 
     def test_it_repeats_itself(self, tmp_path: Path) -> None:
         for name in "ab":
-            run_search(self.LISTS, 4, RunOptions(out=tmp_path / name))
+            search_into(self.LISTS, search=4, out=tmp_path / name)
         assert self.chosen(tmp_path / "a") == self.chosen(tmp_path / "b")
         assert without_times(tmp_path / "a") == without_times(tmp_path / "b")
 
@@ -265,7 +268,7 @@ class TestSearch:
         orders = []
         for seed in (0, 1):
             place = tmp_path / str(seed)
-            run_search(experiment("fedavg", seeds=(seed,), grid=wide), 2, RunOptions(out=place))
+            search_into(experiment("fedavg", seeds=(seed,), grid=wide), search=2, out=place)
             orders.append(self.chosen(place).cells)
         assert orders[0] != orders[1]
 
@@ -273,7 +276,7 @@ class TestSearch:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole, part = tmp_path / "whole", tmp_path / "part"
-        run_search(self.LISTS, 4, RunOptions(out=whole))
+        search_into(self.LISTS, search=4, out=whole)
         begun = 0
 
         def interrupted(job: Any, *arguments: Any, **options: Any) -> Trial:
@@ -286,7 +289,7 @@ class TestSearch:
         from undrift.runs.runner import run_job
 
         monkeypatch.setattr("undrift.runs.runner.run_job", interrupted)
-        assert run_search(self.LISTS, 4, RunOptions(out=part)).stopped
+        assert search_into(self.LISTS, search=4, out=part).stopped
         kept = contents(part, ".jsonl")
         assert len(kept) == 3
         monkeypatch.setattr("undrift.runs.runner.run_job", run_job)
@@ -298,9 +301,9 @@ class TestSearch:
 
     def test_a_longer_search_keeps_what_was_chosen(self, tmp_path: Path) -> None:
         place = tmp_path / "a"
-        done = run_search(self.LISTS, 2, RunOptions(out=place))
+        done = search_into(self.LISTS, search=2, out=place)
         first, files = self.chosen(place).cells, contents(place, ".jsonl")
-        run_search(done.experiment, 4, RunOptions(resume=place))
+        search_into(done.experiment, search=4, resume=place)
         assert self.chosen(place).count == 4
         for title, each in first.items():
             assert self.chosen(place).cells[title][:2] == each
@@ -308,18 +311,18 @@ class TestSearch:
 
     def test_in_two_parts_as_in_one(self, tmp_path: Path) -> None:
         swept = experiment("fedavg", grid={"method.lr": {"low": 0.001, "high": 1.0, "log": True}})
-        run_search(swept, 7, RunOptions(out=tmp_path / "one"))
-        done = run_search(swept, 3, RunOptions(out=tmp_path / "two"))
-        run_search(done.experiment, 7, RunOptions(resume=tmp_path / "two"))
+        search_into(swept, search=7, out=tmp_path / "one")
+        done = search_into(swept, search=3, out=tmp_path / "two")
+        search_into(done.experiment, search=7, resume=tmp_path / "two")
         assert self.chosen(tmp_path / "two") == self.chosen(tmp_path / "one")
 
     def test_cells_noted_by_another_optuna_hold(self, tmp_path: Path) -> None:
         """They are run as noted, though today's choice would be another."""
-        done = run_search(self.LISTS, 3, RunOptions(out=tmp_path / "a"))
+        done = search_into(self.LISTS, search=3, out=tmp_path / "a")
         choice = self.chosen(tmp_path / "a")
         noted = {title: list(reversed(each)) for title, each in choice.cells.items()}
         Choice(4, noted).write(tmp_path / "a")
-        run_search(done.experiment, 4, RunOptions(resume=tmp_path / "a"))
+        search_into(done.experiment, search=4, resume=tmp_path / "a")
         tried = self.chosen(tmp_path / "a").cells
         assert {title: each[:3] for title, each in tried.items()} == noted
         assert len(tried["FedProx"]) == 4
@@ -331,7 +334,7 @@ class TestSearch:
             "training.batch_size": {"low": 5, "high": 7},
         }
         place = tmp_path / "a"
-        run_search(experiment("fedavg", grid=grid), 6, RunOptions(out=place))
+        search_into(experiment("fedavg", grid=grid), search=6, out=place)
         tried = self.chosen(place).cells["FedAvg"]
         assert len(tried) == 6
         for cell in tried:
@@ -345,7 +348,7 @@ class TestSearch:
 
     def test_values_that_do_not_go_together_are_passed_over(self, tmp_path: Path) -> None:
         grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.5, 10.0]}  # lam >= lr is needed
-        run_search(experiment("fedspeed", grid=grid), 10, RunOptions(out=tmp_path / "a"))
+        search_into(experiment("fedspeed", grid=grid), search=10, out=tmp_path / "a")
         tried = [tuple(cell.values()) for cell in self.chosen(tmp_path / "a").cells["FedSpeed"]]
         assert sorted(tried) == [(0.1, 0.5), (0.1, 10.0), (1.0, 10.0)]
 
@@ -361,20 +364,20 @@ class TestSearch:
         self, tmp_path: Path, grid: dict[str, Any], expected: str
     ) -> None:
         with pytest.raises(ValueError, match=expected):
-            run_search(experiment("fedavg", grid=grid), 5, RunOptions(out=tmp_path / "a"))
+            search_into(experiment("fedavg", grid=grid), search=5, out=tmp_path / "a")
         assert not (tmp_path / "a").exists()
 
     def test_bad_counts_and_processes(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="--search needs a number of cells >= 1, got -1"):
-            run_search(self.LISTS, -1, RunOptions(out=tmp_path / "a"))
+        with pytest.raises(ValueError, match=r"^search needs a number of cells >= 1, got -1"):
+            search_into(self.LISTS, search=-1, out=tmp_path / "a")
         several = self.LISTS.changed({"engine.processes": 2})
-        with pytest.raises(ValueError, match="--search needs one process, got 'several'"):
-            run_search(several, 3, RunOptions(out=tmp_path / "a"))
+        with pytest.raises(ValueError, match=r"^search needs one process, got 'several'"):
+            search_into(several, search=3, out=tmp_path / "a")
 
     def test_without_optuna(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "optuna", None)
         with pytest.raises(UndriftError, match=r"pip install 'undrift\[sweep\]'"):
-            run_search(self.LISTS, 3, RunOptions(out=tmp_path / "a"))
+            search_into(self.LISTS, search=3, out=tmp_path / "a")
         assert not (tmp_path / "a").exists()
 
     def test_a_damaged_note(self, tmp_path: Path) -> None:

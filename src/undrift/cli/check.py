@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from undrift.cli.options import Json
+from undrift.cli.options import JsonOption
 
 
 def check(
@@ -14,7 +14,7 @@ def check(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A hyper-parameter, e.g. --set lr=0.01")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a method against the contract, as the library's own are checked.
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from undrift.cli.options import (
-    DataDir,
-    DirAlpha,
-    Force,
-    Json,
-    NumClients,
-    Out,
-    Partition,
-    Seed,
+    ClientsOption,
+    DataDirOption,
+    DirichletOption,
+    ForceOption,
+    JsonOption,
+    OutOption,
+    PartitionOption,
+    SeedOption,
 )
 from undrift.cli.shared import with_dirichlet
 
@@ -36,7 +36,7 @@ data_app = typer.Typer(
 
 
 @data_app.command("list")
-def list_data(data_dir: DataDir = None) -> None:
+def list_data(data_dir: DataDirOption = None) -> None:
     """List all data sets by name, and where they are on this machine."""
     from rich.table import Table
 
@@ -67,23 +67,24 @@ def _where(name: str, data_dir: Any) -> str:
 @data_app.command("show")
 def show_data(
     name: Annotated[str, typer.Argument(help="A name, as `undrift data list` shows it.")],
-    clients: NumClients = None,
-    partition: Partition = "dirichlet",
-    dirichlet: DirAlpha = None,
-    data_dir: DataDir = None,
-    seed: Seed = 0,
-    out: Out = None,
-    force: Force = False,
-    as_json: Json = False,
+    clients: ClientsOption = None,
+    partition: PartitionOption = "dirichlet",
+    dirichlet: DirichletOption = None,
+    data_dir: DataDirOption = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show sizes and labels of the clients, and draw their heat map."""
     from undrift.config.experiment import Experiment
     from undrift.report import plots
-    from undrift.report.terminal import wide_console
+    from undrift.report.terminal import say_missing, wide_console
     from undrift.results.filenames import PARTITION
     from undrift.runs.build import build_clients, load_dataset
     from undrift.runs.folder import choose_folder, claim
     from undrift.runs.partition import label_counts
+    from undrift.runs.spelling import FLAGS
 
     form = with_dirichlet(partition, dirichlet)
     values = {"name": name, "folder": data_dir, "clients": clients, "partition": form}
@@ -91,7 +92,7 @@ def show_data(
     data, parts = load_dataset(name, data_dir), build_clients(section, seed)
     counts = label_counts(parts, data.classes)
     folder = choose_folder(out, f"data-{name}")
-    claim(folder, force=force)
+    claim(folder, force=force, spelling=FLAGS)
     console = wide_console(stderr=as_json)
     console.print(repr(data), highlight=False)
     _table(data, counts, console)
@@ -99,9 +100,7 @@ def show_data(
     if plots.partition(counts, folder / PARTITION, title):
         console.print(f"Heat map: {folder / PARTITION}", highlight=False)
     else:
-        console.print(
-            "No picture: matplotlib is not installed; pip install 'undrift[report]'.", markup=False
-        )
+        say_missing("picture", "matplotlib", console)
     if as_json:
         print(json.dumps({"sizes": parts.sizes.tolist(), "labels": counts.tolist()}))
 

@@ -2,10 +2,10 @@
 
 import json
 
-from undrift.cli.options import Json
+from undrift.cli.options import JsonOption
 
 
-def list_methods(as_json: Json = False) -> None:
+def list_methods(as_json: JsonOption = False) -> None:
     """List all methods: paper, traffic and gradients as measured by a dry run, and state."""
     from rich.table import Table
 

@@ -10,25 +10,25 @@ from undrift.cli.names import DEVICES as DEVICE_KINDS
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 DEVICES, PROCESSES = "Devices", "Processes"
-Data = Annotated[str, typer.Option(help=f"{DATA_SETS}.", rich_help_panel=DATA)]
-DataDir = Annotated[
+DataOption = Annotated[str, typer.Option(help=f"{DATA_SETS}.", rich_help_panel=DATA)]
+DataDirOption = Annotated[
     Path | None,
     typer.Option(
         help="Folder of data sets, looked into before $UNDRIFT_DATA and others.",
         rich_help_panel=DATA,
     ),
 ]
-Model = Annotated[
+ModelOption = Annotated[
     str,
     typer.Option(help=f"{MODELS}; options as in resnet18-gn:stem=7.", rich_help_panel=DATA),
 ]
-NumClients = Annotated[
+ClientsOption = Annotated[
     int | None,
     typer.Option(
         "--clients", help="How many. Default: 20, or all natural ones.", rich_help_panel=DATA
     ),
 ]
-Partition = Annotated[
+PartitionOption = Annotated[
     str,
     typer.Option(
         help="iid, dirichlet[:0.3], dirichlet-sequential[:0.3], dirichlet-per-class[:0.3], "
@@ -36,7 +36,7 @@ Partition = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-DirAlpha = Annotated[
+DirichletOption = Annotated[
     float | None,
     typer.Option(
         "--dirichlet",
@@ -44,16 +44,16 @@ DirAlpha = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-TestSamples = Annotated[
+TestSamplesOption = Annotated[
     int | None,
     typer.Option(help="Test on so many samples, drawn once, not on all.", rich_help_panel=DATA),
 ]
-Augment = Annotated[
+AugmentOption = Annotated[
     bool, typer.Option(help="Crop and flip images as documented.", rich_help_panel=DATA)
 ]
-Rounds = Annotated[int, typer.Option(help="Communication rounds.", rich_help_panel=TRAINING)]
-Seed = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=TRAINING)]
-Part = Annotated[
+RoundsOption = Annotated[int, typer.Option(help="Communication rounds.", rich_help_panel=TRAINING)]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=TRAINING)]
+ParticipationOption = Annotated[
     str | None,
     typer.Option(
         help="Fraction (1.0 is everybody) or count (1 is one client) of the clients that a server "
@@ -61,7 +61,7 @@ Part = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-WorkText = Annotated[
+WorkOption = Annotated[
     str | None,
     typer.Option(
         help="Local steps between communications: steps:10, epochs:5, "
@@ -71,7 +71,7 @@ WorkText = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-DevicesText = Annotated[
+DevicesOption = Annotated[
     str | None,
     typer.Option(
         help=f"What clients run on, for a simulated clock: {DEVICE_KINDS}; "
@@ -79,26 +79,26 @@ DevicesText = Annotated[
         rich_help_panel=DEVICES,
     ),
 ]
-Slowdown = Annotated[
+SlowdownOption = Annotated[
     str | None,
     typer.Option(
         help="stragglers:0.1:5 (one in ten five times as slow) or jitter:0.3.",
         rich_help_panel=DEVICES,
     ),
 ]
-Failures = Annotated[
+FailuresOption = Annotated[
     float,
     typer.Option(help="Probability that a client fails in a round.", rich_help_panel=DEVICES),
 ]
-TraceText = Annotated[
+TraceOption = Annotated[
     Path | None,
     typer.Option(help="CSV of client,start,end: when who is there.", rich_help_panel=DEVICES),
 ]
-Period = Annotated[
+TracePeriodOption = Annotated[
     float | None,
     typer.Option(help="Seconds after which --trace repeats.", rich_help_panel=DEVICES),
 ]
-Graph = Annotated[
+TopologyOption = Annotated[
     str | None,
     typer.Option(
         help="Links of gossip methods: erdos-renyi[:0.5], ring, torus[:4x5], grid, complete, star, "
@@ -106,7 +106,7 @@ Graph = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-RouteText = Annotated[
+AllReduceOption = Annotated[
     str | None,
     typer.Option(
         help="Route of all-reduce methods: ring, segmented-ring[:65536], torus[:2x4], tree, "
@@ -114,68 +114,74 @@ RouteText = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-Batch = Annotated[int, typer.Option(help="0: the whole local data.", rich_help_panel=TRAINING)]
-Weights = Annotated[
+BatchSizeOption = Annotated[
+    int, typer.Option(help="0: the whole local data.", rich_help_panel=TRAINING)
+]
+WeightingOption = Annotated[
     str | None,
     typer.Option(help="size (default) or uniform; peers: uniform.", rich_help_panel=TRAINING),
 ]
-Decay = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=TRAINING)]
-Clip = Annotated[
+WeightDecayOption = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=TRAINING)]
+ClipOption = Annotated[
     float, typer.Option(help="Gradient norm limit; 0: none.", rich_help_panel=TRAINING)
 ]
-Every = Annotated[
+EvaluateEveryOption = Annotated[
     int, typer.Option("--evaluate-every", help="Rounds between tests.", rich_help_panel=TRAINING)
 ]
-ModeText = Annotated[
+ModeOption = Annotated[
     str, typer.Option(help="auto, loop, threads or stacked.", rich_help_panel=TRAINING)
 ]
-Target = Annotated[
+TargetOption = Annotated[
     str, typer.Option(help="Accuracy to be reached, or several: 0.8,0.85.", rich_help_panel=OUTPUT)
 ]
-There = Annotated[
+AvailabilityOption = Annotated[
     str | None,
     typer.Option(
         help="Who is there: resampled:ACTIVE:EVERY or replaced:ACTIVE:EVERY:P.",
         rich_help_panel=DATA,
     ),
 ]
-DriftFlag = Annotated[
+DriftOption = Annotated[
     bool,
     typer.Option(
         "--drift", help="Record how far clients' models drift apart.", rich_help_panel=OUTPUT
     ),
 ]
-TrainLoss = Annotated[
+TrainLossOption = Annotated[
     bool,
     typer.Option(
         "--train-loss", help="Evaluate on the training data, too.", rich_help_panel=OUTPUT
     ),
 ]
-Settings = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Another value, e.g. --set training.rounds=5 --set fedspeed.lam=5"),
 ]
-Resume = Annotated[
+ResumeOption = Annotated[
     Path | None,
     typer.Option(
         help="A folder of results to go on with; what is finished there is kept.",
         rich_help_panel=OUTPUT,
     ),
 ]
-Track = Annotated[
+TrackOption = Annotated[
     list[str] | None,
     typer.Option(
         help="Follow with tensorboard, mlflow, wandb, wandb:online, or module:Class, too.",
         rich_help_panel=OUTPUT,
     ),
 ]
-Out = Annotated[
+OutOption = Annotated[
     Path | None,
     typer.Option(help="Folder for records and plots; default: runs/...", rich_help_panel=OUTPUT),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace --out.", rich_help_panel=OUTPUT)]
-Json = Annotated[bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)]
-Processes = Annotated[
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace --out.", rich_help_panel=OUTPUT)
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)
+]
+ProcessesOption = Annotated[
     int | None,
     typer.Option(
         help="How many processes of this machine share the clients. On several machines: "
@@ -183,24 +189,26 @@ Processes = Annotated[
         rich_help_panel=PROCESSES,
     ),
 ]
-MaxRestarts = Annotated[
+MaxRestartsOption = Annotated[
     int,
     typer.Option(
         help="How often --processes starts again from --checkpoint when one is lost.",
         rich_help_panel=PROCESSES,
     ),
 ]
-Timeout = Annotated[
+TimeoutOption = Annotated[
     float,
     typer.Option(
         help="Seconds without an answer after which a process counts as hung.",
         rich_help_panel=PROCESSES,
     ),
 ]
-Verbose = Annotated[
+VerboseOption = Annotated[
     bool,
     typer.Option(
         "--verbose", "-v", help="Say how each run is executed, and why.", rich_help_panel=OUTPUT
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.", rich_help_panel=OUTPUT)]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", help="No progress bar.", rich_help_panel=OUTPUT)
+]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undrift.check import require
-from undrift.cli.options import Json
+from undrift.cli.options import JsonOption
 from undrift.results.strictjson import dumps
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def report(
     cells: Annotated[
         bool, typer.Option("--all", help="All cells of a sweep, not each method's best.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make the page that a colleague can open, and the table; nothing is run.
 

@@ -8,7 +8,7 @@ import typer
 
 from undrift.check import require
 from undrift.cli.names import SUMMARIES, flags_of
-from undrift.cli.options import OUTPUT, MaxRestarts, Seed
+from undrift.cli.options import OUTPUT, MaxRestartsOption, SeedOption
 from undrift.cli.shared import (
     FileChanges,
     Output,
@@ -35,7 +35,7 @@ def _method_command(method: str) -> Any:
 
     def run_method(
         *,
-        seed: Seed = 0,
+        seed: SeedOption = 0,
         checkpoint: Annotated[
             Path | None, typer.Option(help="Folder to save to.", rich_help_panel=OUTPUT)
         ] = None,
@@ -50,7 +50,7 @@ def _method_command(method: str) -> Any:
                 rich_help_panel=OUTPUT,
             ),
         ] = None,
-        max_restarts: MaxRestarts = 3,
+        max_restarts: MaxRestartsOption = 3,
         **options: Any,
     ) -> None:
         from undrift.config.experiment import Experiment
@@ -106,6 +106,7 @@ def read_file(file: Path | None, changes: FileChanges, output: Output) -> "Exper
     """Return the experiment of a file with changes, or the one that a folder was made with."""
     from undrift.config.experiment import Experiment, parse_changes
     from undrift.runs.folder import read_experiment
+    from undrift.runs.spelling import FLAGS
 
     resume = changes.resume
     if (file is None) == (resume is None):
@@ -121,20 +122,18 @@ def read_file(file: Path | None, changes: FileChanges, output: Output) -> "Exper
             f"undrift run {resume / 'experiment.toml'} --set {changes.changes[0]}."
         )
     require(output.out is None, "--resume", "no --out, it goes on in its folder", str(output.out))
-    return read_experiment(resume)
+    return read_experiment(resume, FLAGS)
 
 
-def run_and_print(
-    experiment: "Experiment", name: str, output: Output, *, search: int = 0, **options: Any
-) -> None:
+def run_and_print(experiment: "Experiment", name: str, output: Output, **options: Any) -> None:
     """Run an experiment with a progress bar, and print and write what came of it.
 
-    `options` are those of `RunOptions`; `search` is the number of cells that Optuna chooses.
+    `options` are those of `RunOptions`.
     """
     from undrift.cli.progress import ProgressBar
     from undrift.report.terminal import print_results
     from undrift.runs.runner import RunOptions, run_experiment
-    from undrift.runs.search import run_search
+    from undrift.runs.spelling import FLAGS
 
     def start_processes(folder: Path, experiment: "Experiment") -> NoReturn:
         saves = experiment.engine.checkpoint_every > 0 or run_options.checkpoint is not None
@@ -150,14 +149,12 @@ def run_and_print(
             track=output.track,
             hash_always=output.as_json,
             arguments=sys.argv[1:],
+            spelling=FLAGS,
             observer=bar,
             start_processes=start_processes,
             **options,
         )
-        if search:
-            result = run_search(experiment, search, run_options)
-        else:
-            result = run_experiment(experiment, name, run_options)
+        result = run_experiment(experiment, name, run_options)
     if result.head and result.trials and result.experiment is not None:
         comparison, as_json = result.comparison(), output.as_json
         print_results(result.trials, result.experiment, result.folder, comparison, as_json=as_json)

@@ -32,11 +32,12 @@ def sweep(
             'such as "method.lr" = [0.03, 0.1, 0.3], or use undrift run.'
         )
     choice = None if changes.resume is None else read_choice(changes.resume)
+    search = search or (0 if choice is None else choice.count)
     run_and_print(
         experiment,
-        "sweep",
+        "search" if search else "sweep",
         output,
-        search=search or (0 if choice is None else choice.count),
+        search=search,
         resume=changes.resume,
         reads=[file] if file else [],
     )

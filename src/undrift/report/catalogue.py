@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from undrift import testing, tree
+from undrift.config.hyperparameters import summary_of
 from undrift.core import Peer
 from undrift.data import Steps
 
@@ -51,7 +51,7 @@ def entry(cls: Any, reference: float) -> Entry:
         name=cls.__name__.lower(),
         family=cls.family,
         paper=citation(cls),
-        summary=(inspect.getdoc(cls) or "").partition("\n")[0],
+        summary=summary_of(cls),
         traffic=_traffic(run) / reference,
         gradients=run.record.gradients / (_count(cls) * steps),
         client_state=_vectors(client, len(state.x)),

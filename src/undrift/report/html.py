@@ -9,7 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from undrift.check import require
 from undrift.errors import optional
+from undrift.files import write_atomic
 from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
 from undrift.report.page_tables import primary, results, to_target
@@ -53,10 +55,12 @@ def page(comparison: Comparison) -> str:
 
 
 def write(comparison: Comparison, path: Path) -> None:
-    """Write the page to a file."""
+    """Write the page to a file; the file appears as a whole."""
+    folder = Path(path).parent
+    require(folder.is_dir(), "A report's page", "a folder that is there", str(folder), "make it")
     text = page(comparison)
     # Lone surrogates, as in undecodable file names, have no UTF-8, so they become question marks.
-    Path(path).write_bytes(text.encode("utf-8", errors="replace"))
+    write_atomic(Path(path), text.encode("utf-8", errors="replace"))
 
 
 def _asset(name: str) -> str:

@@ -76,7 +76,7 @@ def _write_metric(
         figure = _draw(drawn, metric, axis, comparison.targets if metric.percent else ())
         for ending in formats:
             path = folder / f"{metric.key}-{axis.key.replace('_', '-')}.{ending}"
-            figure.savefig(path, dpi=style.PAPER_DPI, metadata=METADATA[ending])
+            style.save(figure, path, dpi=style.PAPER_DPI, metadata=METADATA[ending])
             paths.append(path)
     return paths
 

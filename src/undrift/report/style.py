@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.errors import import_or_none, optional
+from undrift.files import atomic_file
 
 # Okabe and Ito chose these colours for colour-blind readers; yellow, orange and sky blue are darker
 # here, because they must be seen on white paper. Seven colours and five dashes make 35 lines.
@@ -64,9 +65,15 @@ def new_figure(size: tuple[float, float] | None = None) -> Any:
     return figure
 
 
-def save(figure: Any, path: str | Path) -> None:
-    """Write a picture for a screen, of the kind that the suffix says."""
-    figure.savefig(path, dpi=SCREEN_DPI)
+def save(figure: Any, path: str | Path, *, dpi: int = SCREEN_DPI, **options: Any) -> None:
+    """Write a picture of the kind that the suffix says, PNG without one; it appears as a whole.
+
+    `options` are those of matplotlib's `savefig`.
+    """
+    path = Path(path) if Path(path).suffix else Path(path).with_suffix(".png")
+    # The format is named, because the file has another suffix until it is complete.
+    with atomic_file(path) as part:
+        figure.savefig(part, format=path.suffix[1:], dpi=dpi, **options)
 
 
 def line(index: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from undrift.config.experiment import Experiment
+from undrift.errors import import_or_none
 from undrift.report import plots
 from undrift.report.collect import best_cells, by_method, cell_text, title_of
 from undrift.report.comparison import Comparison
@@ -36,6 +36,11 @@ def wide_console(*, stderr: bool = False) -> Console:
 def say(text: str, console: Console | None = None) -> None:
     """Print a sentence as it is, by default to stderr."""
     (console or Console(stderr=True)).print(text, highlight=False, markup=False)
+
+
+def say_missing(what: str, package: str, console: Console | None = None) -> None:
+    """Print that there is no plot, page or picture, because a package is not installed."""
+    say(f"No {what}: {package} is not installed; pip install 'undrift[report]'.", console)
 
 
 def print_table(table: ResultsTable, console: Console) -> None:
@@ -76,12 +81,12 @@ def _plot_curves(methods: Cells, folder: Path, title: str) -> None:
     seeds = {name: [t.records for t in trials if t.records] for name, trials in methods.items()}
     runs = {name: records for name, records in seeds.items() if records}
     if not plots.curves(runs, folder / CURVES, title):
-        say("No plot: matplotlib is not installed; pip install 'undrift[report]'.")
+        say_missing("plot", "matplotlib")
 
 
 def _write_page(comparison: Comparison, path: Path) -> None:
-    if importlib.util.find_spec("jinja2") is None:
-        say("No report: jinja2 is not installed; pip install 'undrift[report]'.")
+    if import_or_none("jinja2") is None:
+        say_missing("report", "jinja2")
         return
     write(comparison, path)
     say(f"Report: {path}")

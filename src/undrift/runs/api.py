@@ -14,7 +14,6 @@ from undrift.runs.jobs import Job, read_choice
 from undrift.runs.result import ExperimentResult
 from undrift.runs.run_job import Observer
 from undrift.runs.runner import RunOptions, run_experiment
-from undrift.runs.search import run_search
 
 
 def run(
@@ -49,24 +48,23 @@ def run(
     if (experiment is None) == (resume is None):
         got = "neither" if experiment is None else "both"
         raise ValueError(f"run needs an experiment, or resume=FOLDER to go on, got {got}.")
+    reads = [Path(experiment)] if isinstance(experiment, str | Path) else []
+    if resume is not None:
+        require(out is None, "run", "no out beside resume, it goes on in its folder", str(out))
+        experiment, choice = read_experiment(Path(resume)), read_choice(Path(resume))
+        search = search or (0 if choice is None else choice.count)
     options = RunOptions(
         out=None if out is None else Path(out),
         force=force,
         resume=None if resume is None else Path(resume),
+        search=search,
         track=[track] if isinstance(track, str) else track,
-        reads=[Path(experiment)] if isinstance(experiment, str | Path) else [],
+        reads=reads,
         hash_always=True,
         observer=Observer() if on_record is None else _Callback(on_record),
     )
-    if options.resume is not None:
-        require(out is None, "run", "no out beside resume, it goes on in its folder", str(out))
-        experiment, choice = read_experiment(options.resume), read_choice(options.resume)
-        search = search or (0 if choice is None else choice.count)
-    if search:
-        result = run_search(_as_experiment(experiment), search, options)
-    else:
-        name = options.reads[0].stem if options.reads else "experiment"
-        result = run_experiment(_as_experiment(experiment), name, options)
+    name = "search" if search else reads[0].stem if reads else "experiment"
+    result = run_experiment(_as_experiment(experiment), name, options)
     if result.stopped:
         raise KeyboardInterrupt(f"go on with undrift.run(resume={str(result.folder)!r})")
     return result

@@ -31,6 +31,7 @@ from undrift.results.trial import read_trial, read_trials, write_result
 from undrift.runs.jobs import jobs, read_choice
 from undrift.runs.partition import read_partition
 from undrift.runs.result import ExperimentResult
+from undrift.runs.spelling import KEYWORDS, Spelling
 
 _EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH)
 _TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", ".drift.jsonl", f"-{MODEL}")
@@ -50,44 +51,54 @@ def choose_folder(out: Path | None, name: str) -> Path:
 
 
 def claim(
-    out: Path, *, force: bool = False, resume: bool = False, reads: Sequence[Path] = ()
+    out: Path,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    reads: Sequence[Path] = (),
+    spelling: Spelling = KEYWORDS,
 ) -> None:
     """Make the folder, and refuse one that holds anything.
 
     A folder with files is taken if the run goes on in it (`resume`), or if `force` allows to remove
-    what an earlier run has written; what the run itself `reads` is never removed.
+    what an earlier run has written; what the run itself `reads` is never removed. Messages name
+    the options in the caller's `spelling`.
     """
+    option = spelling.option("out")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out needs a folder, got the file {str(out)!r}.")
+        raise ValueError(f"{option} needs a folder, got the file {str(out)!r}.")
     if out.exists() and any(out.iterdir()) and not resume:
-        _clear(out, force=force, reads=reads)
+        _clear(out, force=force, reads=reads, spelling=spelling)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
-            f"--out needs a folder that can be made, got {str(out)!r}: {error.strerror}."
+            f"{option} needs a folder that can be made, got {str(out)!r}: {error.strerror}."
         ) from error
 
 
-def _clear(out: Path, *, force: bool, reads: Sequence[Path]) -> None:
+def _clear(out: Path, *, force: bool, reads: Sequence[Path], spelling: Spelling) -> None:
     """Remove what an earlier run has written; raise if there is anything else, or no `force`."""
     own_files = _own_files(out)
     foreign = sorted(path.name for path in out.iterdir() if path not in own_files)
     if foreign or not force:
         remedies = ["choose another name"]
         if (out / ENVIRONMENT).is_file():
-            remedies.append(f"go on with undrift run --resume {out}")
+            search = (out / SEARCH).is_file()
+            remedies.append(f"go on with {spelling.resume(out, search=search)}")
         if not foreign:
-            remedies.append("replace it with --force")
-        untouched = f" (--force does not touch {foreign[0]!r})" if foreign else ""
+            remedies.append(f"replace it with {spelling.switch('force')}")
+        name = spelling.option("force")
+        untouched = f" ({name} does not touch {foreign[0]!r})" if foreign else ""
         raise ValueError(
-            f"--out needs a new folder, got {str(out)!r} with files in it; "
+            f"{spelling.option('out')} needs a new folder, got {str(out)!r} with files in it; "
             f"{', or '.join(remedies)}{untouched}."
         )
     for path in reads:
         inside = path.resolve().is_relative_to(out.resolve())
         expected = f"to leave {path}, which the run reads"
-        require(not inside, "--force", expected, str(out), "choose another --out")
+        remedy = f"choose another {spelling.option('out')}"
+        require(not inside, spelling.option("force"), expected, str(out), remedy)
     for path in own_files:
         if path.is_dir():
             shutil.rmtree(path)
@@ -185,12 +196,12 @@ def read_environment(folder: Path) -> dict[str, Any]:
         raise UndriftError(f"{path} needs to be JSON and is damaged: {error}.") from error
 
 
-def read_experiment(folder: Path) -> Experiment:
+def read_experiment(folder: Path, spelling: Spelling = KEYWORDS) -> Experiment:
     """Return the experiment that a folder of results was made with, to go on with it."""
     path = folder / EXPERIMENT
     if not (path.is_file() and (folder / ENVIRONMENT).is_file()):
         raise ValueError(
-            f"--resume needs a folder of results with its {EXPERIMENT}, got {str(folder)!r}; name "
-            "one that `undrift run`, `compare` or `sweep` has written."
+            f"{spelling.option('resume')} needs a folder of results with its {EXPERIMENT}, got "
+            f"{str(folder)!r}; name one that `undrift run`, `compare` or `sweep` has written."
         )
     return Experiment.read(path)

@@ -69,7 +69,7 @@ def sweep_axes(sweep: Sweep) -> list[list[Cell]]:
     for path, values in sweep.ranges.items():
         raise ValueError(
             f"sweep.grid needs a list of values to try them all, got the range {values.low} to "
-            f"{values.high} for {path!r}; search it with --search 20."
+            f"{values.high} for {path!r}; search it with search=20 (--search 20)."
         )
     lists: list[list[Cell]] = [
         [{path: value} for value in values]

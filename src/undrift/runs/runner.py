@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from undrift.check import require
 from undrift.config.experiment import Experiment
@@ -33,6 +33,8 @@ from undrift.runs.jobs import Job, jobs, read_choice
 from undrift.runs.partition import PartitionCounts, count_partition
 from undrift.runs.result import ExperimentResult
 from undrift.runs.run_job import Observer, Recorder, new_trial, run_job
+from undrift.runs.search import Search, new_search
+from undrift.runs.spelling import KEYWORDS, Spelling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class RunOptions:
     out: Path | None = None
     force: bool = False
     resume: Path | None = None  # a folder of results to go on with
+    search: int = 0  # how many cells Optuna chooses for each method; 0: all of the sweep's
     track: Sequence[str] = ()
     checkpoint: Path | None = None  # where a single run saves its state
     checkpoint_every: int = 1
@@ -49,36 +52,13 @@ class RunOptions:
     reads: Sequence[Path] = ()  # files that must not be removed
     hash_always: bool = False  # whether models are hashed even if processes must send them for it
     arguments: Sequence[str] | None = None  # of the command, for environment.json
+    spelling: Spelling = KEYWORDS  # of the options in messages
     observer: Observer = field(default_factory=Observer)
     # A command that starts its own processes does so here, with the folder.
     start_processes: Callable[[Path, Experiment], NoReturn] | None = None
 
 
-class JobSource(Protocol):
-    """Makes jobs one after another, each cell chosen by what the cells before came to."""
-
-    @property
-    def count(self) -> int:
-        """Return the number of cells for each method."""
-        ...
-
-    @property
-    def rounds(self) -> int:
-        """Return the rounds of all jobs, as far as they are known."""
-        ...
-
-    def probes(self) -> list[Job]:
-        """Return jobs with every value that may be chosen, to be checked."""
-        ...
-
-    def jobs(self, folder: Path, done: Sequence[Trial]) -> Iterable[Job]:
-        """Yield the jobs; the caller appends their trials to `done`."""
-        ...
-
-
-def run_experiment(
-    experiment: Experiment, name: str, options: RunOptions, *, search: JobSource | None = None
-) -> ExperimentResult:
+def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> ExperimentResult:
     """Run all jobs of an experiment, or those of a search, into `options.out` or `runs/NAME-i`.
 
     Everything that can be refused is refused before the first round and before anything is written.
@@ -88,6 +68,7 @@ def run_experiment(
     if launched():  # Sums depend on the number of processes, so the experiment says how many.
         experiment = experiment.changed({"engine.processes": int(os.environ["WORLD_SIZE"])})
     experiment = resolve_experiment(experiment)
+    search = new_search(experiment, options.search, options.spelling) if options.search else None
     planned = jobs(experiment) if search is None else search.probes()
     _check(planned)
     world = join(experiment.engine.timeout) if launched() else World()
@@ -115,7 +96,7 @@ class _Runner:
         experiment: Experiment,
         recorder: Recorder,
         options: RunOptions,
-        search: JobSource | None,
+        search: Search | None,
         world: World,
     ) -> None:
         self._experiment, self._recorder, self._options = experiment, recorder, options
@@ -215,19 +196,24 @@ class _Runner:
         for job in planned:
             earlier = self._recorder.earlier(job)
             if earlier is not None and earlier.ended:
-                _require_same_trial(job, earlier)
+                _require_same_trial(job, earlier, self._options.spelling)
                 trials[job.name] = earlier
         return trials
 
     def _resume_command(self) -> str:
-        command = "run" if self._search is None else "sweep"
-        return f"undrift {command} --resume {self._recorder.folder}"
+        spelling, search = self._options.spelling, self._search is not None
+        return spelling.resume(self._recorder.folder, search=search)
 
 
 def _claim(folder: Path, options: RunOptions) -> None:
     if not restarted():
-        resume = options.resume_from is not None
-        claim(folder, force=options.force, resume=resume, reads=options.reads)
+        claim(
+            folder,
+            force=options.force,
+            resume=options.resume_from is not None,
+            reads=options.reads,
+            spelling=options.spelling,
+        )
 
 
 def _named_checkpoints(options: RunOptions) -> dict[str, Any]:
@@ -247,13 +233,13 @@ def _check_named_checkpoints(job: Job, options: RunOptions) -> None:
         build_run(job.experiment, job.method, job.seed, resume=options.resume_from).close()
 
 
-def _require_same_trial(job: Job, earlier: Trial) -> None:
+def _require_same_trial(job: Job, earlier: Trial, spelling: Spelling) -> None:
     """Raise if an earlier trial of the job's name was another."""
     new = new_trial(job)
     same = all(getattr(new, n) == getattr(earlier, n) for n in ("settings", "rounds", "seed"))
-    remedy = f"restore {EXPERIMENT}, or start anew with --out"
+    remedy = f"restore {EXPERIMENT}, or start anew with {spelling.option('out')}"
     expected = f"the experiment that {job.name} was run with"
-    require(same, "--resume", expected, "another", remedy)
+    require(same, spelling.option("resume"), expected, "another", remedy)
 
 
 def _check(planned: Sequence[Job]) -> None:
@@ -262,7 +248,7 @@ def _check(planned: Sequence[Job]) -> None:
     for job in planned:
         engine, method = job.experiment.engine, job.method
         single = engine.processes == 1 or not job.experiment.evaluation.drift
-        remedy = "leave --processes or --drift out"
+        remedy = "leave engine.processes (--processes) or evaluation.drift (--drift) out"
         require(single, "evaluation.drift", "one process", engine.processes, remedy)
         if engine.processes > 1:
             require_enough_clients(engine.processes, build_clients(job.experiment.data, job.seed))

@@ -20,10 +20,8 @@ from undrift.engine.processes.rendezvous import launched
 from undrift.errors import UndriftError, optional
 from undrift.results.filenames import SEARCH
 from undrift.results.trial import Trial, mean_last
-from undrift.runs.build import resolve_experiment
 from undrift.runs.jobs import Cell, Choice, Job, JobPlanner, merged, read_choice, sweep_axes
-from undrift.runs.result import ExperimentResult
-from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.spelling import Spelling
 
 STARTUP = 5  # The first cells are drawn by chance, because there is nothing to learn from yet.
 PATIENCE = 10  # After so many proposals of cells that were tried, a cell is drawn by chance.
@@ -31,14 +29,14 @@ DIGITS = 4  # A number drawn from a range has so many digits, so that it can be 
 Axis = list[Cell] | tuple[str, Range]
 
 
-def run_search(experiment: Experiment, count: int, options: RunOptions) -> ExperimentResult:
-    """Run `count` cells for each method, into a folder like a sweep's."""
-    require(count >= 1, "--search", "a number of cells >= 1", count)
+def new_search(experiment: Experiment, count: int, spelling: Spelling) -> Search:
+    """Return a search for `count` cells of each method; raise if there can be none."""
+    option = spelling.option("search")
+    require(count >= 1, option, "a number of cells >= 1", count)
     single = experiment.engine.processes == 1 and not launched()
-    require(single, "--search", "one process", "several", "leave --processes out")
+    require(single, option, "one process", "several", "leave engine.processes (--processes) out")
     _optuna()
-    experiment = resolve_experiment(experiment)
-    return run_experiment(experiment, "search", options, search=Search(experiment, count))
+    return Search(experiment, count)
 
 
 class Search:
@@ -256,6 +254,6 @@ def _distribution(axis: Axis, optuna: Any) -> Any:
 
 
 def _optuna() -> Any:
-    optuna = optional("optuna", "--search", "sweep")
+    optuna = optional("optuna", "A search", "sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -5,8 +5,6 @@ Nothing leaves the machine unless the user asks for it.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import time
 import warnings
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from undrift.check import require_choice
-from undrift.errors import optional
+from undrift.errors import import_or_none, optional
 from undrift.results.record import Record, Totals
 from undrift.results.tracking.plain import name_of
 from undrift.results.trial import Trial
@@ -177,7 +175,7 @@ class MLflow:
         uri, artifacts = self._uri, None
         if uri is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            database = all(map(importlib.util.find_spec, ("sqlalchemy", "alembic")))
+            database = all(map(import_or_none, ("sqlalchemy", "alembic")))
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             uri = f"sqlite:///{self._folder / 'mlflow.db'}" if database else self._folder.as_uri()
             artifacts = (self._folder / "artifacts").as_uri()

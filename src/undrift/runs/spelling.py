@@ -1,0 +1,30 @@
+"""How messages spell an option: as a keyword of `undrift.run`, or as a flag of the command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """Spells the options of a run as the caller knows them."""
+
+    flags: bool  # whether the caller is the command
+
+    def option(self, name: str) -> str:
+        """Return the name of an option: `out`, or `--out`."""
+        return f"--{name}" if self.flags else name
+
+    def switch(self, name: str) -> str:
+        """Return how an option is switched on: `force=True`, or `--force`."""
+        return f"--{name}" if self.flags else f"{name}=True"
+
+    def resume(self, folder: Path, *, search: bool) -> str:
+        """Return the call or the command that goes on with a folder of results."""
+        if self.flags:
+            return f"undrift {'sweep' if search else 'run'} --resume {folder}"
+        return f"undrift.run(resume={str(folder)!r})"
+
+
+KEYWORDS, FLAGS = Spelling(flags=False), Spelling(flags=True)
