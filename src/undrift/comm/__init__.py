@@ -1,0 +1,1 @@
+"""What travels: codecs of uploads, packed bits, and the merges and routes of all-reduce."""

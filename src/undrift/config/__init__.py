@@ -1,0 +1,1 @@
+"""An experiment as typed data: its sections, methods, sweep, defaults and schema."""

@@ -1,0 +1,1 @@
+"""The simulator: `simulate` checks and builds a run, which plans, executes and records rounds."""

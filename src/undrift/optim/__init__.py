@@ -1,0 +1,1 @@
+"""Update rules of local steps, and schedules of hyper-parameters."""

@@ -1,0 +1,1 @@
+"""What experiments leave behind: records, trials, metrics, exports and the names of files."""

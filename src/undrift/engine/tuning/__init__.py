@@ -1,0 +1,1 @@
+"""The choice of an execution for speed: rules of thumb, trial rounds and a calibration."""
