@@ -33,6 +33,16 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
     assert not others
 
 
+def test_docstrings_of_modules_are_no_questions() -> None:
+    """A module says what it does; "How a run ..." and "What ..." are fragments without a verb."""
+    fragments = []
+    for path in SOURCES:
+        words = (ast.get_docstring(ast.parse(path.read_text())) or "The").split()
+        if words[0] in ("By", "How", "Of", "What", "Where", "Whether", "Which", "Who", "With"):
+            fragments.append(f"{path.relative_to(ROOT)}: {' '.join(words[:8])}")
+    assert not fragments
+
+
 def test_a_class_name_stands_for_one_thing() -> None:
     names = Counter(
         node.name

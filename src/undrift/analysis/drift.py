@@ -1,4 +1,4 @@
-"""How far the clients of a round drift apart, from their local models y_i.
+"""`Drift` measures how far the clients of a round drift apart, from their local models y_i.
 
     drift = Drift()
     run = simulate(..., tap=drift)

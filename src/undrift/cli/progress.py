@@ -1,4 +1,4 @@
-"""What the command shows of an experiment while it runs: a bar, and a line about each run."""
+"""The progress bar follows an experiment and prints a line about each of its runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What travels: codecs of uploads, packed bits, and the merges and routes of all-reduce."""
+"""This package encodes what travels: uploads, signs as bits, and the messages of all-reduce."""

@@ -1,4 +1,4 @@
-"""How all-reduces combine vectors: full precision, sums of signs, cascading compression, one bit.
+"""Merges combine vectors in an all-reduce: exactly, as sums of signs, cascading, or by one bit.
 
 Signs are bits: 1 for v >= 0, so that sign(0) = +1. A share or result is of one piece of the vector;
 the routes of `routes.py` decide which pieces travel where.

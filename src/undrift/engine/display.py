@@ -1,4 +1,4 @@
-"""How a run shows itself in a terminal and in a notebook."""
+"""`RecordDisplay` shows a run in a terminal and in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run is saved after its rounds and goes on from what was saved."""
+"""A run is saved here after its rounds, and goes on from what was saved."""
 
 from __future__ import annotations
 

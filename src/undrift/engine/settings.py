@@ -1,4 +1,4 @@
-"""What a run is asked to do, and how it was executed, as values that are passed whole."""
+"""These values say what a run is asked to do and how it was executed; they are passed whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each method is and costs, measured by a dry run of two rounds."""
+"""The catalogue says what each method is and costs, measured by a dry run of two rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command prints when an experiment ends: the sweep, the table, where files are."""
+"""The command prints here what came of an experiment: the sweep, the table, where files are."""
 
 from __future__ import annotations
 

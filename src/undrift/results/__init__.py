@@ -1,1 +1,1 @@
-"""What experiments leave behind: records, trials, metrics, exports and the names of files."""
+"""This package defines what experiments leave behind: records, trials, metrics and exports."""

@@ -1,4 +1,4 @@
-"""Which labels each client holds: counted from the data, kept in the folder, and read back."""
+"""The labels of each client are counted from the data, written to the folder, and read back."""
 
 from __future__ import annotations
 

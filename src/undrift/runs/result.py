@@ -1,4 +1,4 @@
-"""What came of an experiment: its trials, and their table, frame, plot and report."""
+"""`ExperimentResult` holds the trials of an experiment and makes their table, plot and report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages spell an option: as a keyword of `undrift.run`, or as a flag of the command."""
+"""Messages spell an option as a keyword of `undrift.run`, or as a flag of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is linked with whom in gossip between peers, and with which weights.
+"""A topology says who is linked with whom in gossip between peers, and with which weights.
 
 A `Topology` is a symmetric doubly stochastic matrix W; its positive off-diagonal weights are the
 links. Row i says how node i mixes what it holds with what its neighbours send. Being doubly

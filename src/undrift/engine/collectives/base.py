@@ -1,4 +1,4 @@
-"""What peers ask of each other in a round, and how a question inside `vmap` reaches all of them."""
+"""An `Exchange` carries out what peers ask of each other in a round, also from inside `vmap`."""
 
 from __future__ import annotations
 

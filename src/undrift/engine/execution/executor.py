@@ -1,4 +1,4 @@
-"""What executors of clients and of nodes have in common."""
+"""`BaseExecutor` holds what executors of clients and of nodes have in common."""
 
 from __future__ import annotations
 

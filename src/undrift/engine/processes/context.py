@@ -1,4 +1,4 @@
-"""What this process knows of the others: the only state of the package that outlives a run."""
+"""The context says what this process knows of the others; no other state outlives a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How processes meet: those of torchrun, of a script of the user's own, or of `workers`."""
+"""Processes meet here: those of torchrun, of a script of the user's own, or of `workers`."""
 
 from __future__ import annotations
 
