@@ -181,6 +181,13 @@ ForceOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)
 ]
+JobsOption = Annotated[
+    int,
+    typer.Option(
+        help="How many trials run at a time, each in a process of its own.",
+        rich_help_panel=PROCESSES,
+    ),
+]
 ProcessesOption = Annotated[
     int | None,
     typer.Option(

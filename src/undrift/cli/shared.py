@@ -27,6 +27,7 @@ from undrift.cli.options import (
     EvaluateEveryOption,
     FailuresOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     ModelOption,
     ModeOption,
@@ -167,6 +168,7 @@ class Output:
     verbose: bool
     track: Sequence[str]
     processes: int | None
+    jobs: int
 
 
 def output_options(
@@ -177,9 +179,10 @@ def output_options(
     verbose: VerboseOption = False,
     track: TrackOption = None,
     processes: ProcessesOption = None,
+    jobs: JobsOption = 1,
 ) -> Output:
     """Return the options that every command has that runs something."""
-    return Output(out, force, as_json, quiet, verbose, track or (), processes)
+    return Output(out, force, as_json, quiet, verbose, track or (), processes, jobs)
 
 
 @dataclass(frozen=True)

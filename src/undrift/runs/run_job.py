@@ -26,18 +26,34 @@ from undrift.runs.build import build_run
 from undrift.runs.jobs import ONLY_JOB, Job
 
 
+@dataclass(frozen=True)
+class Begun:
+    """Says how a run that begins is executed."""
+
+    algorithm: str
+    execution: ExecutionRecord
+    processes: int
+    round: int  # not 0 if the run goes on from a checkpoint
+
+    @classmethod
+    def of(cls, run: Run) -> Begun:
+        """Return what there is to say of a run before its first round."""
+        return cls(repr(run.algorithm), run.execution, run.world.size, run.round)
+
+
 class Observer:
     """Hears of every job of an experiment while it runs; a subclass overrides what it needs.
 
     `plan` comes first, then `begin`, `add` after every round, and `end` for each job. In a search a
     job that an earlier start has finished has an `end` alone; elsewhere it is not announced.
+    Jobs that run side by side are heard of in turns.
     """
 
     def plan(self, planned: Sequence[Job], rounds: int) -> None:
         """Hear of the jobs, or the first ones of a search, and of the rounds of all of them."""
 
-    def begin(self, job: Job, run: Run) -> None:
-        """Hear that a job begins; `run.round` is not 0 if it goes on from a checkpoint."""
+    def begin(self, job: Job, begun: Begun) -> None:
+        """Hear that a job begins, and how it is executed."""
 
     def add(self, job: Job, record: Record) -> None:
         """Hear of a round that is done and written."""
@@ -188,7 +204,7 @@ class _JobInProgress:
         self._trackers.begin(before)
         if last is not None:
             self._trackers.add(last)
-        self._observer.begin(self._job, self._run)
+        self._observer.begin(self._job, Begun.of(self._run))
 
     def _add(self, record: Record) -> None:
         # The drift comes first, because a checkpoint brings back a record but not its drift.
