@@ -200,6 +200,7 @@ class Paper(Part):
     why: str = ""
     readings: str = ""
     experiment: Experiment | None = None
+    methods: list[str] = Field(default_factory=list)  # of a file that has no experiment
     panels: list[Panel] = Field(default_factory=list)
     published: list[Published] = Field(default_factory=list)
     claims: list[Claim] = Field(default_factory=list)
@@ -222,6 +223,8 @@ class Paper(Part):
             require(bool(self.panels), "kind = 'experiment'", "one of [[panels]] at least", [])
         else:
             require(bool(self.why), f"kind = {self.kind!r}", "a sentence in why", self.why)
+        named = self.experiment is None or not self.methods
+        require(named, "methods", "a file without [experiment]", self.methods)
         commanded = (self.kind == "command") == (self.command is not None)
         require(commanded, "kind", "'command' if and only if command is given", self.kind)
         if self.experiment is not None:
@@ -303,6 +306,8 @@ class Paper(Part):
         """Return the titles of the methods; a file that runs nothing has those of its numbers."""
         if self.experiment is not None:
             return [method.title for method in self.experiment.methods]
+        if self.methods:
+            return self.methods
         named = [entry.method for entry in self.published if entry.method is not None]
         keyed = [name for entry in self.published if entry.method is None for name in entry.values]
         return list(dict.fromkeys([*named, *keyed]))
