@@ -52,7 +52,7 @@ def test_panels_have_their_settings_and_methods() -> None:
         ('name = "iid"\nset', 'name = "Dir 0.3"\nset', "needs each cell once"),
         ('"FedACG.lam" = 0.6', '"FedACG.lamb" = 0.6', "lamb"),
         ("hours = 2.0", "", "hours needs to be given"),
-        ('[small]\nwhy', '[small]\ndata = { clients = 3 }\nwhy', "small has no 'data'"),
+        ("[small]\nwhy", "[small]\ndata = { clients = 3 }\nwhy", "small has no 'data'"),
         ('printed = "Section 1, Table 9"\n', "", "printed needs to be given"),
         ('metric = "rounds"\ntarget = 0.5\npanel ', 'metric = "rounds"\npanel ', "needs a target"),
         ("item = ", "item == ", "needs to be TOML"),

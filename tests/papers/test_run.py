@@ -128,9 +128,14 @@ def test_names_that_do_not_exist(
 
 
 def test_missing_data_are_refused_before_any_work(
-    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shipped: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    text = TEXT.replace('"data.partition" = "iid"', '"data.partition" = "iid", "data.name" = "celeba"')
+    text = TEXT.replace(
+        '"data.partition" = "iid"', '"data.partition" = "iid", "data.name" = "celeba"'
+    )
     shipped.write_text(text, encoding="utf-8")
     catalogue._read.cache_clear()
     monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path))

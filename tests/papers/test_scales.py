@@ -93,7 +93,6 @@ def test_a_grid_of_a_method_that_is_left_out_goes_with_it() -> None:
     assert dirichlet.experiment.sweep.empty
 
 
-
 def test_a_stand_in_is_taken_where_data_are_missing_and_never_at_full_scale() -> None:
     text = '{ "data.partition" = "iid" }'
     paper = changed(text, '{ "data.partition" = "iid", "data.name" = "cifar100" }')

@@ -21,7 +21,7 @@ DOCUMENTS = {  # in the order in which they are listed
 
 
 @dataclass(frozen=True)
-class Entry:
+class PaperEntry:
     """Names a paper file and reads it when asked to."""
 
     document: str
@@ -43,10 +43,10 @@ def _read(path: Path) -> Paper:
     return read(path)
 
 
-def entries() -> list[Entry]:
+def entries() -> list[PaperEntry]:
     """Return all paper files: by document, tables before figures, by number."""
     return [
-        Entry(document, path)
+        PaperEntry(document, path)
         for document in DOCUMENTS
         for path in sorted((FOLDER / document).glob("*.toml"), key=_order)
     ]
@@ -57,7 +57,7 @@ def _order(path: Path) -> tuple[bool, list[tuple[int, str]]]:
     return "figure" in path.stem, [(int(number or 0), text) for number, text in parts]
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> PaperEntry:
     """Return the paper file of that name, or raise and name the nearest."""
     known = {entry.name: entry for entry in entries()}
     if name in known:

@@ -1,4 +1,4 @@
-"""Whether a document's claims are true of a set of values."""
+"""Claims of documents are held against a set of values here."""
 
 from __future__ import annotations
 

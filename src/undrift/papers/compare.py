@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from undrift.papers.claims import NOT_RUN, Lookup, holds, involved, named, verdict
-from undrift.papers.file import Cell, Claim, Paper
+from undrift.papers.file import PublishedCell, Claim, Paper
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.store import Stored, StoredTrial, canonical, final_round
+from undrift.papers.store import StoredPaper, StoredTrial, canonical, final_round
 from undrift.results.metrics import spread
 
 
@@ -25,10 +25,10 @@ class Ours:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedCell:
     """Holds one cell of the document and ours."""
 
-    cell: Cell
+    cell: PublishedCell
     ours: Ours | None  # chosen on validation data where there is a grid
     as_published: Ours | None = None  # chosen on test data, as documents do; None without a grid
 
@@ -52,26 +52,26 @@ class Judged:
     without: Sequence[str] = ()  # methods that a claim about all others has no values of
 
 
-def rows(paper: Paper, stored: Stored | None) -> list[Row]:
+def rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
     """Return the document's numbers, each beside ours."""
     return [_row(paper, cell, stored) for cell in paper.cells]
 
 
-def _row(paper: Paper, cell: Cell, stored: Stored | None) -> Row:
+def _row(paper: Paper, cell: PublishedCell, stored: StoredPaper | None) -> ComparedCell:
     trials = [] if stored is None else _trials(stored, cell.panel, cell.method)
     if not trials:
-        return Row(cell, None)
+        return ComparedCell(cell, None)
     quantity = canonical(cell.quantity, final_round(paper, cell.panel))
     values = _relative(quantity, stored, cell.panel)
     chosen = _chosen(trials)
     ours = _mean(chosen, quantity, values)
     cells = {str(trial.cell) for trial in trials}
     if len(cells) == 1:
-        return Row(cell, ours)
-    return Row(cell, ours, _mean(_best_on_test(trials, quantity), quantity, values))
+        return ComparedCell(cell, ours)
+    return ComparedCell(cell, ours, _mean(_best_on_test(trials, quantity), quantity, values))
 
 
-def _trials(stored: Stored, panel: str, method: str) -> list[StoredTrial]:
+def _trials(stored: StoredPaper, panel: str, method: str) -> list[StoredTrial]:
     return [t for t in stored.trials if t.panel == panel and t.method == method]
 
 
@@ -110,7 +110,7 @@ def _rank(value: Value | None, sign: int) -> float:
     return sign * value.number - (1e-9 if value.beyond else 0.0)
 
 
-def _relative(quantity: Quantity, stored: Stored | None, panel: str) -> Mapping[int, float]:
+def _relative(quantity: Quantity, stored: StoredPaper | None, panel: str) -> Mapping[int, float]:
     """Return by seed what a value is divided by, empty if the quantity is not relative."""
     if quantity.relative_to is None or stored is None:
         return {}
@@ -148,7 +148,7 @@ def _mean(
     return Ours(Value(over.mean, beyond), deviation, len(values), trials[0].cell)
 
 
-def judge(paper: Paper, stored: Stored | None) -> list[Judged]:
+def judge(paper: Paper, stored: StoredPaper | None) -> list[Judged]:
     """Return every claim with its verdict."""
     return [_judge(paper, claim, stored) for claim in paper.claims]
 
@@ -164,7 +164,7 @@ def published_lookup(paper: Paper, quantity: Quantity) -> Lookup:
     return lambda panel, method: cells.get((panel, method))
 
 
-def _judge(paper: Paper, claim: Claim, stored: Stored | None) -> Judged:
+def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
     published = holds(claim, paper, published_lookup(paper, claim.quantity))
     if stored is None:
         return Judged(claim, published, NOT_RUN)
@@ -190,7 +190,7 @@ def _judge(paper: Paper, claim: Claim, stored: Stored | None) -> Judged:
     return Judged(claim, published, word, results, list(dict.fromkeys(missing)))
 
 
-def _seed_lookup(paper: Paper, claim: Claim, stored: Stored, seed: int) -> Lookup:
+def _seed_lookup(paper: Paper, claim: Claim, stored: StoredPaper, seed: int) -> Lookup:
     def lookup(panel: str, method: str) -> Value | None:
         trials = _trials(stored, panel, method)
         if not trials:

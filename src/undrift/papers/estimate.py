@@ -1,4 +1,4 @@
-"""How long an experiment takes on two cores, roughly: gradients times the time of one.
+"""Times of experiments are estimated here: gradients times the time of one, on two cores.
 
 The times are those of one sample's gradient, on two idle cores of 2026 with compiled kernels where
 a network has some. They are for choosing what to run, not for comparing machines.

@@ -54,7 +54,7 @@ class Measured(Part):
         return Quantity(self.metric, self.at, self.target, self.relative_to)
 
 
-class Published(Measured):
+class PublishedNumbers(Measured):
     """Holds numbers that a document prints: of one panel by method, or of one method by panel."""
 
     panel: str | None = None
@@ -177,7 +177,7 @@ class StandIn(Part):
 
 
 @dataclass(frozen=True)
-class Cell:
+class PublishedCell:
     """Holds one number that a document prints."""
 
     quantity: Quantity
@@ -202,7 +202,7 @@ class Paper(Part):
     experiment: Experiment | None = None
     methods: list[str] = Field(default_factory=list)  # of a file that has no experiment
     panels: list[Panel] = Field(default_factory=list)
-    published: list[Published] = Field(default_factory=list)
+    published: list[PublishedNumbers] = Field(default_factory=list)
     claims: list[Claim] = Field(default_factory=list)
     small: Small | None = None
     stand_in: dict[str, StandIn] = Field(default_factory=dict)
@@ -313,10 +313,10 @@ class Paper(Part):
         return list(dict.fromkeys([*named, *keyed]))
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PublishedCell]:
         """Return the numbers that the document prints, one by one."""
         return [
-            Cell(
+            PublishedCell(
                 entry.quantity,
                 panel=key if entry.panel is None else entry.panel,
                 method=key if entry.method is None else entry.method,

@@ -1,4 +1,4 @@
-"""What a trial's records say about a quantity that a document prints."""
+"""Quantities that documents print are read off the records of trials here."""
 
 from __future__ import annotations
 

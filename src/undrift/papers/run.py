@@ -10,10 +10,10 @@ from pathlib import Path
 
 from undrift import __version__
 from undrift.config.experiment import Experiment
-from undrift.papers.catalogue import Entry
+from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.scales import PanelRun, is_at_hand, plan
-from undrift.papers.store import Stored, fingerprint, stored_panel, stored_trials
+from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
 from undrift.results.filenames import ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial
 from undrift.runs.build import resolve_experiment
@@ -25,18 +25,18 @@ from undrift.runs.spelling import FLAGS
 RESULTS = Path("runs") / "papers"  # below the current folder
 
 
-def results_folder(entry: Entry, scale: str, out: Path | None = None) -> Path:
+def results_folder(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
     """Return the folder of a paper's runs at a scale."""
     return (out or RESULTS) / entry.document / entry.path.stem / scale
 
 
-def results_file(entry: Entry, scale: str, out: Path | None = None) -> Path:
+def results_file(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
     """Return the file that holds what the runs measured."""
     return results_folder(entry, scale, out).with_suffix(".json")
 
 
 def run_paper(
-    entry: Entry,
+    entry: PaperEntry,
     scale: str,
     *,
     seeds: int | None = None,
@@ -45,7 +45,7 @@ def run_paper(
     force: bool = False,
     observer: Observer | None = None,
     on_panel: Callable[[PanelRun, int, int], None] = lambda run, number, count: None,
-) -> Stored:
+) -> StoredPaper:
     """Run what is not finished, panel by panel, and return what was measured so far.
 
     Panels that an earlier start has finished are kept, and an interrupted job goes on from its
@@ -77,7 +77,7 @@ def run_paper(
     return stored
 
 
-def _runnable(entry: Entry, scale: str, seeds: int | None) -> list[PanelRun]:
+def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun]:
     """Return what is run, or raise if the paper cannot be run here."""
     paper = entry.paper
     if paper.kind == "command":
@@ -129,9 +129,9 @@ def _earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
 
 
 def _stored(
-    entry: Entry, paper: Paper, scale: str, done: Sequence[tuple[PanelRun, Sequence[Trial]]]
-) -> Stored:
-    return Stored(
+    entry: PaperEntry, paper: Paper, scale: str, done: Sequence[tuple[PanelRun, Sequence[Trial]]]
+) -> StoredPaper:
+    return StoredPaper(
         name=entry.name,
         item=paper.item,
         scale=scale,

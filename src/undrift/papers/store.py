@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.errors import UndriftError
-from undrift.papers.catalogue import Entry
+from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.measure import measure
 from undrift.papers.quantity import Quantity, Value
@@ -54,7 +54,7 @@ class StoredPanel:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredPaper:
     """Holds the results of a paper at a scale."""
 
     name: str
@@ -148,7 +148,7 @@ def stored_panel(run: PanelRun, trials: Sequence[Trial]) -> StoredPanel:
     )
 
 
-def read_stored(path: Path) -> Stored:
+def read_stored(path: Path) -> StoredPaper:
     """Return the results of a file."""
     try:
         values = loads(path.read_text(encoding="utf-8"))
@@ -156,19 +156,19 @@ def read_stored(path: Path) -> Stored:
             raise ValueError("another version of the format")
         values["panels"] = [StoredPanel(**each) for each in values["panels"]]
         values["trials"] = [StoredTrial(**each) for each in values["trials"]]
-        return Stored(**values)
+        return StoredPaper(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise UndriftError(
             f"{path} needs to hold results of a paper and is damaged ({error}); run it again."
         ) from error
 
 
-def shipped(entry: Entry, scale: str) -> Path:
+def shipped(entry: PaperEntry, scale: str) -> Path:
     """Return where the package keeps our results of a paper at a scale."""
     return entry.path.parent / SHIPPED / f"{entry.path.stem}.{scale}.json"
 
 
-def require_same_version(stored: Stored, paper: Paper, path: Path) -> None:
+def require_same_version(stored: StoredPaper, paper: Paper, path: Path) -> None:
     """Raise if results were made with another version of the file."""
     if stored.fingerprint != fingerprint(paper, stored.scale):
         raise ValueError(

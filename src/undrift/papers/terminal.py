@@ -1,4 +1,4 @@
-"""What `undrift papers` prints: the list of papers, and a document's numbers beside ours."""
+"""`undrift papers` prints here: the list of papers, and a document's numbers beside ours."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from undrift.papers.catalogue import DOCUMENTS, Entry
+from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.claims import CONTRADICTED, NOT_RUN, SHOWN, UNDECIDED
-from undrift.papers.compare import Judged, Ours, Row
+from undrift.papers.compare import Judged, Ours, ComparedCell
 from undrift.papers.estimate import hours
 from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.scales import is_at_hand, plan
-from undrift.papers.store import Stored
+from undrift.papers.store import StoredPaper
 
 COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}
 
 
-def listed(entry: Entry) -> dict[str, Any]:
+def listed(entry: PaperEntry) -> dict[str, Any]:
     """Return what the list says of a paper, as `--json` has it."""
     paper = entry.paper
     needed = _needs(paper)
@@ -101,9 +101,9 @@ def duration(hours: float | None) -> str:
 
 def print_paper(
     paper: Paper,
-    rows: Sequence[Row],
+    rows: Sequence[ComparedCell],
     judged: Sequence[Judged],
-    stored: Stored | None,
+    stored: StoredPaper | None,
     console: Console,
 ) -> None:
     """Print a paper: how it was run, numbers side by side, claims, readings."""
@@ -122,7 +122,7 @@ def print_paper(
         console.print(paper.readings.strip(), highlight=False, markup=False)
 
 
-def _print_setting(paper: Paper, stored: Stored, console: Console) -> None:
+def _print_setting(paper: Paper, stored: StoredPaper, console: Console) -> None:
     seeds = len({trial.seed for trial in stored.trials})
     lines = [f"Ours: scale {stored.scale}, {_number(seeds, 'seed')}, {stored.date}."]
     if stored.scale == "small" and paper.small is not None:
@@ -145,9 +145,9 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _tables(rows: Sequence[Row]) -> list[Table]:
+def _tables(rows: Sequence[ComparedCell]) -> list[Table]:
     """Return a table for each set of panels that print the same quantities."""
-    panels: dict[str, list[Row]] = {}
+    panels: dict[str, list[ComparedCell]] = {}
     for row in rows:
         panels.setdefault(row.cell.panel, []).append(row)
     groups: dict[tuple[Quantity, ...], list[str]] = {}
@@ -160,7 +160,7 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
     ]
 
 
-def _table(quantities: Sequence[Quantity], panels: dict[str, list[Row]]) -> Table:
+def _table(quantities: Sequence[Quantity], panels: dict[str, list[ComparedCell]]) -> Table:
     table = Table("panel", "method", title="The document / ours (difference)")
     for quantity in quantities:
         unit = f", {quantity.unit}" if quantity.unit not in ("", "rounds", "gradients") else ""
@@ -175,7 +175,7 @@ def _table(quantities: Sequence[Quantity], panels: dict[str, list[Row]]) -> Tabl
     return table
 
 
-def _cell(row: Row | None) -> str:
+def _cell(row: ComparedCell | None) -> str:
     if row is None:
         return ""
     about = "~" if row.cell.approximate else ""
@@ -205,7 +205,7 @@ def number(value: Value) -> str:
     return f"> {text}" if value.beyond else text
 
 
-def _claims_table(judged: Sequence[Judged], stored: Stored | None) -> Table:
+def _claims_table(judged: Sequence[Judged], stored: StoredPaper | None) -> Table:
     scale = "" if stored is None else f" ({stored.scale})"
     table = Table(title="What the document claims")
     table.add_column("claim")
@@ -229,7 +229,10 @@ def _claims_table(judged: Sequence[Judged], stored: Stored | None) -> Table:
 
 
 def as_json(
-    entry: Entry, rows: Sequence[Row], judged: Sequence[Judged], stored: Stored | None
+    entry: PaperEntry,
+    rows: Sequence[ComparedCell],
+    judged: Sequence[Judged],
+    stored: StoredPaper | None,
 ) -> dict[str, Any]:
     """Return what `papers show --json` prints."""
     paper = entry.paper
@@ -247,7 +250,7 @@ def as_json(
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: ComparedCell) -> dict[str, Any]:
     cell = row.cell
     return {
         "panel": cell.panel,

@@ -146,7 +146,7 @@ class _Pool:
         return message
 
     def close(self) -> None:
-        """Ask the processes that still run to write what they have, and wait for them."""
+        """End the processes; those that still run write what they have first."""
         for process in self._processes.values():
             if process.is_alive():
                 process.terminate()
