@@ -9,8 +9,10 @@ import pytest
 
 from tests.papers.example import example
 from undrift.papers.claims import holds, verdict
+from undrift.papers.compare import share
 from undrift.papers.file import Claim
-from undrift.papers.quantity import Value
+from undrift.papers.quantity import Quantity, Value
+from undrift.papers.store import StoredPaper, StoredTrial
 
 VALUES = {
     ("iid", "FedAvg"): 80.0,
@@ -105,3 +107,26 @@ def test_costs_beyond_a_bound() -> None:
 def test_verdicts(results: list[bool | None], options: dict[str, bool], expected: str) -> None:
     settings = {"ran": True, "same": True, "stand_in": False, "bound": False, **options}
     assert verdict(results, **settings) == expected
+
+
+def stored(rounds: dict[str, float | str]) -> StoredPaper:
+    trials = [
+        StoredTrial(panel, "FedAvg", 0, "finished", {"rounds to 60 %": value})
+        for panel, value in rounds.items()
+    ]
+    return StoredPaper("x/y", "Table 1", "full", "", "", "", [], trials)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        ({"Pi": 3, "Pi at 100 %": ">50", "Pi at 95 %": 51, "Pi at 90 %": 49, "Pi at 5 %": 9}, 90),
+        ({"Pi at 100 %": ">50", "Pi at 95 %": ">50"}, 0),
+        ({"Pi": 20}, 100),
+        ({"Pi": ">100"}, 0),
+        ({"Jetson": 20}, None),
+    ],
+)
+def test_share(rounds: dict[str, float | str], expected: float | None) -> None:
+    value = share(stored(rounds), "Pi", "FedAvg", Quantity("share", 50, 0.6), 0)
+    assert (None if value is None else value.number) == expected

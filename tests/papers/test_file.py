@@ -59,7 +59,7 @@ def test_panels_have_their_settings_and_methods() -> None:
     ],
 )
 def test_what_does_not_fit_gets_one_sentence(old: str, new: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match="table9.toml") as error:
+    with pytest.raises(ValueError, match=r"table9\.toml") as error:
         changed(old, new)
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)

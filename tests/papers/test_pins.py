@@ -18,7 +18,7 @@ from undrift.config.experiment import Experiment, Method
 from undrift.papers import catalogue
 from undrift.papers.file import Paper, panel_experiment
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.store import canonical, final_round
+from undrift.papers.store import canonical
 
 PINS: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "pins.toml").read_text(encoding="utf-8")
@@ -106,9 +106,10 @@ def published(pin: dict[str, Any]) -> list[Value]:
     found = []
     for paper in papers_of(pin["document"], pin["item"]):
         for cell in paper.cells:
-            rounds = final_round(paper, cell.panel)
             here = paper.experiment is None or (id(paper), cell.panel) in about
-            same = canonical(cell.quantity, rounds) == canonical(quantity, rounds)
+            same = canonical(cell.quantity, paper, cell.panel) == canonical(
+                quantity, paper, cell.panel
+            )
             if here and same and plain(cell.method) == plain(pin["method"]):
                 found.append(cell.value)
     return found

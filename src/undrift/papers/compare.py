@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from undrift.papers.claims import NOT_RUN, Lookup, holds, involved, named, verdict
-from undrift.papers.file import PublishedCell, Claim, Paper
+from undrift.papers.file import Claim, Paper, PublishedCell
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.store import StoredPaper, StoredTrial, canonical, final_round
+from undrift.papers.store import StoredPaper, StoredTrial, canonical
 from undrift.results.metrics import spread
 
 
@@ -58,10 +58,12 @@ def rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
 
 
 def _row(paper: Paper, cell: PublishedCell, stored: StoredPaper | None) -> ComparedCell:
+    if stored is not None and cell.quantity.metric == "share":
+        return ComparedCell(cell, _mean_share(stored, cell))
     trials = [] if stored is None else _trials(stored, cell.panel, cell.method)
     if not trials:
         return ComparedCell(cell, None)
-    quantity = canonical(cell.quantity, final_round(paper, cell.panel))
+    quantity = canonical(cell.quantity, paper, cell.panel)
     values = _relative(quantity, stored, cell.panel)
     chosen = _chosen(trials)
     ours = _mean(chosen, quantity, values)
@@ -148,6 +150,42 @@ def _mean(
     return Ours(Value(over.mean, beyond), deviation, len(values), trials[0].cell)
 
 
+def _mean_share(stored: StoredPaper, cell: PublishedCell) -> Ours | None:
+    seeds = sorted({trial.seed for trial in stored.trials if trial.method == cell.method})
+    found = [share(stored, cell.panel, cell.method, cell.quantity, seed) for seed in seeds]
+    values = [value.number for value in found if value is not None]
+    if not values:
+        return None
+    over = spread(values)
+    return Ours(Value(over.mean), over.std, len(values), {})
+
+
+def share(
+    stored: StoredPaper, panel: str, method: str, quantity: Quantity, seed: int
+) -> Value | None:
+    """Return the largest X of the panels `PANEL at X %` that reach the target by the round `at`.
+
+    A panel without such others stands for 100 % by itself; 0 says that none reaches the target.
+    """
+    reached: dict[str, bool] = {}
+    rounds = Quantity("rounds", target=quantity.target)
+    for trial in stored.trials:
+        named = trial.panel == panel or trial.panel.startswith(f"{panel} at ")
+        if not named or trial.method != method or trial.seed != seed:
+            continue
+        value = trial.value(rounds)
+        if value is not None:
+            in_time = quantity.at is None or value.number <= quantity.at
+            reached[trial.panel] = not value.beyond and in_time
+    if not reached:
+        return None
+    searched = {name: ok for name, ok in reached.items() if name != panel}
+    if not searched:
+        return Value(100.0 if reached[panel] else 0.0)
+    shares = [float(name.removeprefix(f"{panel} at ").rstrip("% ")) for name in searched]
+    return Value(max([s for s, ok in zip(shares, searched.values(), strict=True) if ok] or [0.0]))
+
+
 def judge(paper: Paper, stored: StoredPaper | None) -> list[Judged]:
     """Return every claim with its verdict."""
     return [_judge(paper, claim, stored) for claim in paper.claims]
@@ -158,8 +196,7 @@ def published_lookup(paper: Paper, quantity: Quantity) -> Lookup:
     cells = {
         (cell.panel, cell.method): cell.value
         for cell in paper.cells
-        if canonical(cell.quantity, final_round(paper, cell.panel))
-        == canonical(quantity, final_round(paper, cell.panel))
+        if canonical(cell.quantity, paper, cell.panel) == canonical(quantity, paper, cell.panel)
     }
     return lambda panel, method: cells.get((panel, method))
 
@@ -192,10 +229,12 @@ def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
 
 def _seed_lookup(paper: Paper, claim: Claim, stored: StoredPaper, seed: int) -> Lookup:
     def lookup(panel: str, method: str) -> Value | None:
+        if claim.metric == "share":
+            return share(stored, panel, method, claim.quantity, seed)
         trials = _trials(stored, panel, method)
         if not trials:
             return None
-        quantity = canonical(claim.quantity, final_round(paper, panel))
+        quantity = canonical(claim.quantity, paper, panel)
         base = _relative(quantity, stored, panel)
         mine = [trial for trial in _chosen(trials) if trial.seed == seed]
         return value_of(mine[0], quantity, base) if mine else None

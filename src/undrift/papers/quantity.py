@@ -13,6 +13,7 @@ METRICS: dict[str, tuple[bool, str]] = {
     "accuracy": (True, "%"),
     "last_accuracy": (True, "%"),
     "best_accuracy": (True, "%"),
+    "share": (True, "%"),
     "rounds": (False, "rounds"),
     "megabytes_to": (False, "MB"),
     "gradients_to": (False, "gradients"),
@@ -33,8 +34,8 @@ METRICS: dict[str, tuple[bool, str]] = {
     "sharpness": (False, ""),
     "hessian": (False, ""),
 }
-TO_TARGET = ("rounds", "megabytes_to", "gradients_to", "seconds_to", "simulated_to")
-AT_ROUND = ("accuracy", "loss", "train_loss", "divergence", "cka", "consensus")
+TO_TARGET = ("share", "rounds", "megabytes_to", "gradients_to", "seconds_to", "simulated_to")
+AT_ROUND = ("share", "accuracy", "loss", "train_loss", "divergence", "cka", "consensus")
 
 
 @dataclass(frozen=True)

@@ -89,24 +89,37 @@ def fingerprint(paper: Paper, scale: str) -> str:
 def quantities(paper: Paper, panel: str) -> list[Quantity]:
     """Return what is read off the runs of a panel: what is published or claimed of it."""
     published = [cell.quantity for cell in paper.cells if cell.panel == panel]
+    shares = [cell.quantity for cell in paper.cells if cell.quantity.metric == "share"]
     claimed = [claim.quantity for claim in paper.claims]
-    plain = [replace(each, relative_to=None) for each in (*published, *claimed)]
-    rounds = final_round(paper, panel)
-    return list(dict.fromkeys(canonical(each, rounds) for each in plain))
+    plain = [_measured(each) for each in (*published, *shares, *claimed)]
+    return list(dict.fromkeys(canonical(each, paper, panel) for each in plain))
 
 
-def final_round(paper: Paper, panel: str) -> int | None:
-    """Return the rounds of a panel at the document's own scale, or None without an experiment."""
-    if paper.experiment is None:
-        return None
+def _measured(quantity: Quantity) -> Quantity:
+    """Return what a trial measures for a quantity that is made from several trials."""
+    if quantity.metric == "share":
+        return Quantity("rounds", target=quantity.target)
+    return replace(quantity, relative_to=None)
+
+
+def canonical(quantity: Quantity, paper: Paper, panel: str) -> Quantity:
+    """Return the quantity as a panel has it.
+
+    A round that is the panel's last is left out, and a target of the experiment that the panel has
+    replaced is the panel's target at its position.
+    """
+    if paper.experiment is None or quantity.metric == "share":
+        return quantity
     entry = next(each for each in paper.panels if each.name == panel)
-    rounds: int = entry.set.get("training.rounds", paper.experiment.training.rounds)
-    return rounds
-
-
-def canonical(quantity: Quantity, rounds: int | None) -> Quantity:
-    """Return the quantity with no round where its round is the last."""
-    return replace(quantity, at=None) if quantity.at == rounds else quantity
+    at, target = quantity.at, quantity.target
+    if at == entry.set.get("training.rounds", paper.experiment.training.rounds):
+        at = None
+    theirs = paper.experiment.evaluation.target
+    own = entry.set.get("evaluation.target", theirs)
+    own = own if isinstance(own, list) else [own]
+    if target in theirs and target not in own and theirs.index(target) < len(own):
+        target = own[theirs.index(target)]
+    return replace(quantity, at=at, target=target)
 
 
 def stored_trials(paper: Paper, run: PanelRun, trials: Iterable[Trial]) -> list[StoredTrial]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.claims import CONTRADICTED, NOT_RUN, SHOWN, UNDECIDED
-from undrift.papers.compare import Judged, Ours, ComparedCell
+from undrift.papers.compare import ComparedCell, Judged, Ours
 from undrift.papers.estimate import hours
 from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity, Value

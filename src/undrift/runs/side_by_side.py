@@ -64,7 +64,7 @@ def run_side_by_side(
 def _executions(
     planned: Sequence[Job], recorder: Recorder, threads: int, options: Mapping[str, Any]
 ) -> Iterator[tuple[Job, ExecutionRecord | None]]:
-    """Yield each job with how it is executed; jobs that differ in seeds alone are executed alike."""
+    """Yield each job with how it is executed, which is the same for all seeds."""
     chosen: dict[str, ExecutionRecord] = {}
     with _torch_threads(threads):
         for job in planned:
