@@ -99,10 +99,11 @@ def _print_sweep(
     if all(len(cells) == 1 for cells in methods.values()):
         return
     maps = grids(methods, experiment.sweep)
-    if not maps:
-        many = max(len(cells) for cells in methods.values()) > MOST_CELLS
-        console.print(_best_cells_table(methods) if many else _cells_table(methods))
-        return
+    mapped = {each.method for each in maps}
+    rest = {title: cells for title, cells in methods.items() if title not in mapped}
+    if any(len(cells) > 1 for cells in rest.values()):
+        many = len(_headings(rest)) > MOST_CELLS
+        console.print(_best_cells_table(rest) if many else _cells_table(rest))
     for each in maps:
         console.print(each.table())
     for path in plot_grids(maps, folder):
@@ -123,9 +124,7 @@ def _best_cells_table(methods: Mapping[str, Cells]) -> Table:
 
 def _cells_table(methods: Mapping[str, Cells]) -> Table:
     """Return a row for each method and a column for each cell."""
-    columns = list(
-        dict.fromkeys(_heading(seeds[0]) for cells in methods.values() for seeds in cells.values())
-    )
+    columns = _headings(methods)
     table = Table("method", *map(escape, columns), title="Accuracy %, * the best")
     for title, cells in methods.items():
         best = max(cells.values(), key=mean_last)
@@ -140,6 +139,12 @@ def _cells_table(methods: Mapping[str, Cells]) -> Table:
             ),
         )
     return table
+
+
+def _headings(methods: Mapping[str, Cells]) -> list[str]:
+    """Return the different cells of all methods in their order."""
+    headings = (_heading(seeds[0]) for cells in methods.values() for seeds in cells.values())
+    return list(dict.fromkeys(headings))
 
 
 def _heading(trial: Trial) -> str:

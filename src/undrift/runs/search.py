@@ -96,12 +96,13 @@ class Search:
         """Return what may be chosen for a method, without what concerns other methods only."""
         sweep, planner = self._experiment.sweep, JobPlanner(self._experiment)
         lists = {path: each for path, each in sweep.grid.items() if isinstance(each, list)}
-        choices: list[Axis] = []
-        for axis in sweep_axes(Sweep(grid={**lists}, together=sweep.together)):
-            parts = [planner.own(position, part) for part in axis]
-            choices.append(list({_key(part): part for part in parts}.values()))
-        choices += sweep.ranges.items()
-        return [axis for axis in choices if planner.own(position, _first(axis))]
+        axes = sweep_axes(Sweep(grid={**lists}, together=sweep.together))
+        choices: list[Axis] = [
+            list({_key(part): part for part in axis}.values())
+            for axis in planner.own_axes(position, axes)
+        ]
+        choices += [(p, r) for p, r in sweep.ranges.items() if planner.own(position, {p: r.low})]
+        return choices
 
 
 class _Chooser:
