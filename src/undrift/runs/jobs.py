@@ -130,7 +130,9 @@ class JobPlanner:
     def own_axes(self, position: int, axes: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
         """Return the axes that change the method, each with its different parts in their order."""
         projected = [[self.own(position, part) for part in axis] for axis in axes]
-        different = [list({repr(part): part for part in axis}.values()) for axis in projected]
+        different: list[list[Cell]] = [
+            list({repr(part): part for part in axis}.values()) for axis in projected
+        ]
         return [axis for axis in different if axis != [{}]]
 
     def jobs(self, position: int, cell: Cell) -> list[Job]:

@@ -19,7 +19,7 @@ from undrift.config.experiment import Experiment, Range, Sweep
 from undrift.engine.processes.rendezvous import launched
 from undrift.errors import UndriftError, optional
 from undrift.results.filenames import SEARCH
-from undrift.results.trial import Trial, mean_last
+from undrift.results.trial import CellScore, Trial
 from undrift.runs.jobs import Cell, Choice, Job, JobPlanner, merged, read_choice, sweep_axes
 from undrift.runs.spelling import Spelling
 
@@ -90,7 +90,8 @@ class Search:
                 Choice(count, chosen).write(folder)
                 begun = len(done)
                 yield from upcoming
-                chooser.tell(mean_last(done[begun:]))
+                seeds = done[begun:]
+                chooser.tell(CellScore.of(seeds, self._experiment.evaluation.smoothing)(seeds))
 
     def _axes_of(self, position: int) -> list[Axis]:
         """Return what may be chosen for a method, without what concerns other methods only."""
