@@ -441,6 +441,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "low > 0 with log = true",
     ),
     "rows": (swept(together=[{"training.rounds": [1, 2], "method.lr": [1]}]), "lists of the same"),
+    "no quotes": (
+        swept(grid={"fedavg": {"lr": [0.1]}}),
+        'the names of fields in quotes, got fedavg.lr without; write "fedavg.lr" = ...',
+    ),
+    "no quotes, together": (
+        swept(together=[{"fedavg": {"lr": [0.1]}}]),
+        "the names of fields in quotes, got fedavg.lr without",
+    ),
     "no rows": (swept(together=[{}]), "sweep.together needs lists of the same length"),
     "two places": (
         swept(grid={"method.lr": [1]}, together=[{"method.lr": [1]}]),

@@ -48,6 +48,13 @@ TestSamplesOption = Annotated[
     int | None,
     typer.Option(help="Test on so many samples, drawn once, not on all.", rich_help_panel=DATA),
 ]
+ValidationOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of each client's samples to choose by, not trained on, such as 0.1.",
+        rich_help_panel=DATA,
+    ),
+]
 AugmentOption = Annotated[
     bool, typer.Option(help="Crop and flip images as documented.", rich_help_panel=DATA)
 ]

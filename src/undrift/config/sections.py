@@ -79,6 +79,9 @@ class Data(Part):
     )
     augment: bool = Field(True, description="Crop and flip images where their documents do so.")
     test_samples: Count | None = Field(None, description="Test on so many, not on all.")
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Share of each client's samples to choose by, not trained on."
+    )
 
     @field_validator("name")
     @classmethod
@@ -190,7 +193,7 @@ class Evaluation(Part):
     )
     smoothing: Literal["raw", "ema", "window", "best"] = Field(
         "raw",
-        description="Of the accuracy held against the target: raw, ema (0.9), window (10), best.",
+        description="Of accuracies, also against the target: raw, ema (0.9), window (10), best.",
     )
     train_loss: bool = Field(False, description="The objective on all training data, too.")
     node_accuracy: bool = Field(True, description="Peers: test each node's own model, too.")

@@ -34,8 +34,10 @@ class Evaluator:
     batch: int
     world: World = World()
 
-    def score(self, x: Vector, *, on_training_data: bool = False) -> Score:
-        """Return loss and accuracy on the test set.
+    def score(
+        self, x: Vector, *, on_training_data: bool = False, samples: Pair | None = None
+    ) -> Score:
+        """Return loss and accuracy on the test set, or on these samples.
 
         Without a test set, or `on_training_data`, they are those of the training data as the
         objective weighs it. The sum is over all batches in order, whichever process had which.
@@ -44,8 +46,9 @@ class Evaluator:
         weighted: Iterator[tuple[float, Pair]] = (
             (float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0
         )
-        if clients.test is not None and not on_training_data:
-            weighted = iter([(1.0, clients.test)])
+        samples = clients.test if samples is None else samples
+        if samples is not None and not on_training_data:
+            weighted = iter([(1.0, samples)])
         batches = (
             (weight * share, inputs, targets)
             for weight, pair in weighted

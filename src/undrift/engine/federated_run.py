@@ -83,6 +83,7 @@ class FederatedRun(Run):
             samples=meter.samples,
             seconds=seconds,
             **self._train_loss(self.x),
+            **self._validation(self.x),
             **self._clock_fields(plan, lambda clock: clock.with_server(plan, meter)),
         )
 

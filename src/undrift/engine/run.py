@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from undrift.core import Vector
+from undrift.data.clients import Pair
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
 from undrift.engine.evaluate import Evaluator, Score
@@ -218,12 +219,27 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
             return {}
         return {"train_loss": self.score(x, on_training_data=True).loss}
 
-    def score(self, x: Vector, *, alone: bool = False, on_training_data: bool = False) -> Score:
+    def _validation(self, x: Vector) -> dict[str, Any]:
+        """Return the record's fields of the validation samples, where there are some."""
+        if self._clients.validation is None or not self._evaluation_due:
+            return {}
+        loss, accuracy = self.score(x, samples=self._clients.validation)
+        return {"validation_loss": loss, "validation_accuracy": accuracy}
+
+    def score(
+        self,
+        x: Vector,
+        *,
+        alone: bool = False,
+        on_training_data: bool = False,
+        samples: Pair | None = None,
+    ) -> Score:
         """Evaluate x by all processes together, or by this one `alone`."""
         settings = self._settings
         elements = settings.evaluation.batch_size * settings.facts.activations
         with intra_op_threads(elements):
-            return self.evaluator(alone=alone).score(x, on_training_data=on_training_data)
+            evaluator = self.evaluator(alone=alone)
+            return evaluator.score(x, on_training_data=on_training_data, samples=samples)
 
     def evaluator(self, *, alone: bool = False) -> Evaluator:
         """Return what evaluates vectors on the data of the run."""

@@ -20,7 +20,14 @@ from undrift.results.record import PeerRecord, Record
 
 METRICS = (*(field.name for field in fields(PeerRecord) if field.name != "round"), "stationarity")
 COSTS = ("bytes", "gradients", "samples", "seconds", "simulated_seconds")
-_HIGHER = ("accuracy", "node_accuracy", "sign_matching", "utilisation", "clients")
+_HIGHER = (
+    "accuracy",
+    "validation_accuracy",
+    "node_accuracy",
+    "sign_matching",
+    "utilisation",
+    "clients",
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,10 @@ def raw(values: Sequence[float]) -> list[float]:
 
 SMOOTHINGS: Mapping[str, Callable[[Sequence[float]], list[float]]] = MappingProxyType(
     {"raw": raw, "ema": ema, "window": window, "best": best_so_far}
+)
+
+SMOOTHING_NAMES: Mapping[str, str] = MappingProxyType(  # in tables
+    {"raw": "raw", "ema": "EMA 0.9", "window": "window 10", "best": "best so far"}
 )
 
 

@@ -20,6 +20,9 @@ class Record:
     samples: int  # samples those gradients were taken on
     seconds: float  # wall time of the round without evaluation
     train_loss: float | None = field(default=None, kw_only=True)  # objective; None unless asked for
+    # The next two are None unless validation samples were split off; nobody trains on these.
+    validation_loss: float | None = field(default=None, kw_only=True)
+    validation_accuracy: float | None = field(default=None, kw_only=True)
     # The next three fields are None unless the run has devices.
     simulated_seconds: float | None = field(default=None, kw_only=True)  # on them, with waiting
     utilisation: float | None = field(default=None, kw_only=True)  # mean share spent computing

@@ -51,6 +51,7 @@ def build_clients(data: Data, seed: int) -> Clients:
         seed=seed,
         augment=data.augment,
         test_samples=data.test_samples,
+        validation=data.validation,
         availability=None if availability is None else parse_availability(availability, seed),
     )
 
