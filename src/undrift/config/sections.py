@@ -198,7 +198,16 @@ class Evaluation(Part):
     train_loss: bool = Field(False, description="The objective on all training data, too.")
     node_accuracy: bool = Field(True, description="Peers: test each node's own model, too.")
     gradient_norm: bool = Field(False, description="Peers: gradient of the mean model, all data.")
+    sharpness: bool = Field(
+        False, description="Rise of the loss one ascent step away, and largest Hessian eigenvalue."
+    )
     drift: bool = Field(False, description="Divergence and cosines of the clients' local models.")
+    cka: bool = Field(
+        False, description="Drift, and likeness (CKA) of the local models' features, when tested."
+    )
+    surface: bool = Field(
+        False, description="Training loss on the plane of three local models of the last round."
+    )
 
     @field_validator("target", mode="before")
     @classmethod

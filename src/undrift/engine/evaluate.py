@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from undrift.engine.participation import Floats
 from undrift.engine.world import World
 from undrift.gradients.task import Task
 from undrift.models.layout import eval_mode
+
+ALL_AT_ONCE = 2**62  # the size of batches for a loss that is not a mean over samples
 
 
 class Score(NamedTuple):
@@ -75,6 +78,12 @@ class Evaluator:
                     gradient = torch.autograd.grad(loss, leaf)[0]
                     total = total + self.population[i] * share * gradient
         return self.world.sum(total) + task.weight_decay * x
+
+    def training_batches(self, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
+        """Yield all training data in batches, each behind its weight in the objective."""
+        for i in np.flatnonzero(self.population > 0):
+            for share, inputs, targets in _slices(self.clients[int(i)], batch):
+                yield float(self.population[i]) * share, inputs, targets
 
 
 _NOT_HERE = (0.0, 0.0, 0.0)  # the score of a batch that another process evaluates

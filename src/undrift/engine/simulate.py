@@ -217,6 +217,7 @@ def _common_facts(request: SimulationRequest, setup: Setup) -> dict[str, str]:
         "train_loss": repr(evaluation.train_loss),
         "node_accuracy": repr(evaluation.node_accuracy),
         "gradient_norm": repr(evaluation.gradient_norm),
+        "sharpness": repr(evaluation.sharpness),
         "whether there is a checkpoint": repr(request.checkpoint is not None),
         "whether there is a resume": repr(request.resume is not None),
     }

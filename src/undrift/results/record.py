@@ -29,6 +29,11 @@ class Record:
     missed: int | None = field(
         default=None, kw_only=True
     )  # chosen clients that failed or were late
+    # The next two fields are None unless asked for by `sharpness`.
+    sharpness: float | None = field(default=None, kw_only=True)  # loss one ascent step away, less F
+    hessian: float | None = field(default=None, kw_only=True)  # its largest eigenvalue
+    # CKA is the mean over layers and pairs of clients, and None unless a tap measures it.
+    cka: float | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name."""

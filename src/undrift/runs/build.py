@@ -139,6 +139,7 @@ def _arguments(
             train_loss=evaluation.train_loss,
             node_accuracy=evaluation.node_accuracy,
             gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
+            sharpness=evaluation.sharpness,
         ),
         "execution": ExecutionOptions(threads=engine.threads, compile=engine.compile, like=like),
         "devices": build_fleet(experiment.devices, len(clients), seed),

@@ -291,9 +291,11 @@ def _check(planned: Sequence[Job]) -> None:
     checked: set[str] = set()
     for job in planned:
         engine, method = job.experiment.engine, job.method
-        single = engine.processes == 1 or not job.experiment.evaluation.drift
-        remedy = "leave engine.processes (--processes) or evaluation.drift (--drift) out"
-        require(single, "evaluation.drift", "one process", engine.processes, remedy)
+        for name in ("drift", "cka", "surface"):  # which see local models through a tap
+            single = engine.processes == 1 or not getattr(job.experiment.evaluation, name)
+            option = " (--drift)" if name == "drift" else ""
+            remedy = f"leave engine.processes (--processes) or evaluation.{name}{option} out"
+            require(single, f"evaluation.{name}", "one process", engine.processes, remedy)
         if engine.processes > 1:
             require_enough_clients(engine.processes, build_clients(job.experiment.data, job.seed))
         algorithm = method.build()
