@@ -219,14 +219,14 @@ class TestSet:
     def test_none_says_nothing_or_is_a_value(self) -> None:
         experiment = Experiment.of(
             {
-                "methods": [{"name": "ssdm", "norm": "max"}, {"name": "marsit", "period": 3}],
+                "methods": [{"name": "ssdm", "scale": "max"}, {"name": "marsit", "period": 3}],
                 "data": {"clients": 3},
             }
         )
-        changes = ["data.clients=none", "ssdm.norm=none", "marsit.period=none"]
+        changes = ["data.clients=none", "ssdm.scale=none", "marsit.period=none"]
         changed = experiment.changed(parse_changes(changes))
         assert changed.data.clients is None
-        assert changed.methods[0].build().norm == "none"
+        assert changed.methods[0].build().scale == "none"
         assert changed.methods[1].build().period is None
 
     def test_the_original_is_left_alone(self) -> None:
