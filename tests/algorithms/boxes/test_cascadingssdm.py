@@ -10,7 +10,7 @@ import pytest
 
 from tests.algorithms.boxes.allreduce import PROBLEM, ROUNDS, SEED, started
 from tests.algorithms.boxes.cases import assert_same, options
-from tests.algorithms.boxes.test_ssdm import length, momenta
+from tests.algorithms.boxes.ssdm import length, momenta
 from undrift import CascadingSSDM, Momentum, keyed
 
 
