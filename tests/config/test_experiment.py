@@ -19,7 +19,7 @@ from undrift.config.schema import json_schema
 from undrift.config.template import experiment_template
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.optim.rules import Momentum, Rule
-from undrift.optim.schedules import Schedule, exponential, piecewise
+from undrift.optim.schedules import Schedule, exponential, piecewise, staircase
 from undrift.runs.build import build_run, resolve_experiment
 
 BASE: dict[str, Any] = {"methods": [{"name": "fedspeed"}]}
@@ -34,8 +34,10 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 
 def numbers(default: float) -> st.SearchStrategy[Any]:
     near = st.sampled_from([default, default / 2, default * 1.25, 0.01, 1.0])
-    schedules = near.map(lambda x: exponential(x, 0.5).text) | near.map(
-        lambda x: piecewise(x, {1: x, 3: x}).text
+    schedules = st.one_of(
+        near.map(lambda x: exponential(x, 0.5).text),
+        near.map(lambda x: staircase(x, 0.5, 2).text),
+        near.map(lambda x: piecewise(x, {1: x, 3: x}).text),
     )
     return near | near.map(str) | schedules
 
@@ -219,14 +221,14 @@ class TestSet:
     def test_none_says_nothing_or_is_a_value(self) -> None:
         experiment = Experiment.of(
             {
-                "methods": [{"name": "ssdm", "norm": "max"}, {"name": "marsit", "period": 3}],
+                "methods": [{"name": "ssdm", "scale": "max"}, {"name": "marsit", "period": 3}],
                 "data": {"clients": 3},
             }
         )
-        changes = ["data.clients=none", "ssdm.norm=none", "marsit.period=none"]
+        changes = ["data.clients=none", "ssdm.scale=none", "marsit.period=none"]
         changed = experiment.changed(parse_changes(changes))
         assert changed.data.clients is None
-        assert changed.methods[0].build().norm == "none"
+        assert changed.methods[0].build().scale == "none"
         assert changed.methods[1].build().period is None
 
     def test_the_original_is_left_alone(self) -> None:

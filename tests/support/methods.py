@@ -17,6 +17,9 @@ VARIANTS = [
     ud.PSGD(lr=0.01, rule=ud.Adam()),
     ud.SignSGD(lr=0.01, rule=ud.Momentum(0.9), code="gamma"),
     ud.EFSignSGD(lr=0.1, code="omega"),
-    ud.SSDM(lr=0.01, norm="max", code="delta"),
+    ud.SSDM(lr=0.01, scale="max", code="delta"),
+    ud.SSDM(lr=0.1, server_lr=0.01, beta=0.0, rule=ud.Momentum(0.9), norm="inf"),
+    ud.SSDM(lr=0.1, server_lr=0.01, scale="own"),
+    ud.CascadingSSDM(lr=0.01, server_lr=0.001, beta=0.0, rule=ud.Adam(), norm="inf"),
     ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
 ]

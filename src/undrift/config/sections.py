@@ -72,7 +72,7 @@ class Data(Part):
     partition: PartitionForm = Field(
         "dirichlet:0.3",
         description="iid, dirichlet:0.3, dirichlet-sequential:0.3, dirichlet-per-class:0.3, "
-        "shards:2, shards:2x200, classes:5, quantity:0.5, natural or replicated.",
+        "shards:2, shards:2x200, classes:5, classes-uneven:5, quantity:0.5, natural or replicated.",
     )
     availability: AvailabilityForm | None = Field(
         None, description="Who is there: resampled:250:100 or replaced:250:100:0.5."
