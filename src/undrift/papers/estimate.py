@@ -6,11 +6,13 @@ a network has some. They are for choosing what to run, not for comparing machine
 
 from __future__ import annotations
 
+import math
+
 from undrift.config.experiment import Experiment, Method
 from undrift.config.shorthand import parse_work
 from undrift.core import Federated
 from undrift.data import Deadline, Work
-from undrift.runs.jobs import jobs
+from undrift.runs.jobs import JobPlanner, sweep_axes
 
 MILLISECONDS = {  # of one sample's gradient
     "logistic": 0.002,
@@ -39,7 +41,7 @@ SAMPLES = {  # training and test samples of the data sets
     "a9a": (32561, 16281),
     "femnist": (80000, 8000),
     "celeba": (180000, 20000),
-    "shakespeare": (420000, 45000),
+    "shakespeare": (3391987, 771051),
     "imdb": (25000, 25000),
     "digits": (1437, 360),
 }
@@ -51,8 +53,16 @@ GUESSED_STEPS = 100  # of a deadline, whose steps depend on the devices
 
 
 def hours(experiment: Experiment) -> float:
-    """Return the hours that all jobs of an experiment take on two cores, roughly."""
-    return sum(_job_hours(job.experiment, job.method) for job in jobs(experiment))
+    """Return the hours that all jobs of an experiment take on two cores, roughly.
+
+    Swept fields are taken to leave the work of a job as it is.
+    """
+    planner, axes = JobPlanner(experiment), sweep_axes(experiment.sweep)
+    return sum(
+        _job_hours(experiment, method) * len(experiment.seeds) * math.prod(map(len, own))
+        for position, method in enumerate(experiment.methods)
+        for own in [planner.own_axes(position, axes)]
+    )
 
 
 def _job_hours(experiment: Experiment, method: Method) -> float:
