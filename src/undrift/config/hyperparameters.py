@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -62,9 +63,15 @@ class Parameter(NamedTuple):
     help: str
 
 
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the types of a method's fields, which are slow to find out."""
+    return get_type_hints(cls)
+
+
 def parameters_of(cls: type) -> list[Parameter]:
     """Return the hyper-parameters of a method in the order of its fields."""
-    hints, texts = get_type_hints(cls), field_help(cls)
+    hints, texts = _hints(cls), field_help(cls)
     return [
         _parameter(field, hints[field.name], texts.get(field.name, ""))
         for field in fields(cls)
@@ -85,7 +92,7 @@ def _parameter(field: Field[Any], annotation: Any, text: str) -> Parameter:
 def build(cls: type, settings: Mapping[str, Any]) -> Any:
     """Return the algorithm with these hyper-parameters, each a value or its text."""
     require_names(cls, settings)
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     values = {name: _value(cls, name, hints[name], settings[name]) for name in settings}
     required = [field.name for field in fields(cls) if _required(field)]
     missing = [name for name in required if name not in settings]
@@ -160,7 +167,7 @@ def without_none(annotation: Any) -> tuple[Any, bool]:
 
 def can_be_none(cls: type, name: str) -> bool:
     """Return whether a hyper-parameter takes None, or 'none' as one of its words."""
-    kind, optional = without_none(get_type_hints(cls)[name])
+    kind, optional = without_none(_hints(cls)[name])
     return optional or "none" in get_args(kind)
 
 

@@ -60,6 +60,9 @@ def _plain(trial: Trial, quantity: Quantity, smoothing: str) -> float | None:
         return total / len(records)
     if name in ("gradients", "simulated_seconds"):
         return trial.total(name)
+    if name == "divergence":
+        recent = trial.facts.get("drift", {}).get("divergence")
+        return None if recent is None else float(recent)
     if name == "megabytes":
         return trial.megabytes
     return _last_of(records, name, at)

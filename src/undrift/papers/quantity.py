@@ -35,7 +35,7 @@ METRICS: dict[str, tuple[bool, str]] = {
     "hessian": (False, ""),
 }
 TO_TARGET = ("share", "rounds", "megabytes_to", "gradients_to", "seconds_to", "simulated_to")
-AT_ROUND = ("share", "accuracy", "loss", "train_loss", "divergence", "cka", "consensus")
+AT_ROUND = ("share", "accuracy", "loss", "train_loss", "cka", "consensus")
 
 
 @dataclass(frozen=True)

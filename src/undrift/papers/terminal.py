@@ -46,7 +46,10 @@ def listed(entry: PaperEntry) -> dict[str, Any]:
 
 
 def _needs(paper: Paper) -> list[str]:
-    return list(dict.fromkeys(run.experiment.data.name for run in plan(paper, "full")))
+    if paper.experiment is None:
+        return []
+    usual = paper.experiment.data.name
+    return list(dict.fromkeys(panel.set.get("data.name", usual) for panel in paper.panels))
 
 
 def _hours(paper: Paper, scale: str) -> float | None:

@@ -25,6 +25,7 @@ _HIGHER = (
     "validation_accuracy",
     "node_accuracy",
     "sign_matching",
+    "cka",
     "utilisation",
     "clients",
 )
