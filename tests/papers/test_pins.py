@@ -17,7 +17,7 @@ import pytest
 from undrift.config.experiment import Experiment, Method
 from undrift.papers import catalogue
 from undrift.papers.file import Paper, panel_experiment
-from undrift.papers.quantity import Quantity, Value
+from undrift.papers.quantity import Value
 from undrift.papers.store import canonical
 
 PINS: list[dict[str, Any]] = tomllib.loads(
