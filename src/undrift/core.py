@@ -85,6 +85,10 @@ class Loop(Protocol):
         """Return sum_i w_i K_i over the cohort."""
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return how many coordinates each of the model's tensors has, in their order."""
+
+    @property
     def full(self) -> Objective:
         """Return the objective on all local data instead of a minibatch."""
 

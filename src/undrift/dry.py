@@ -46,13 +46,15 @@ class ZeroLoop:
     """Is a `Loop` that takes no step and returns what it is given.
 
     The form of an upload is right if a method hands to its loop what it gets back, in form. Clients
-    with different numbers of steps cannot be stacked otherwise, so methods do so anyway.
+    with different numbers of steps cannot be stacked otherwise, so methods do so anyway. The model
+    counts as one tensor, so a wire with a number for each tensor has one number here.
     """
 
     t, mean_count = 0, 1.0
 
     def __init__(self, x: Vector) -> None:
         self.count, self.full = x.new_ones(()), ZeroObjective(x)
+        self.sizes = tuple(x.shape)
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         return init

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from undrift.algorithms.compressed import Compressed
+from undrift.algorithms.fedavg import FedAvg
+from undrift.comm.codecs import QSGD, ScaledSign, TopK
 from undrift.config.experiment import Experiment, Method, from_text, parse_changes
 from undrift.config.hyperparameters import METHODS, build, method_class, without_none
 from undrift.config.schema import json_schema
@@ -394,8 +397,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "label": (with_method(label=""), "methods[0].label needs text that is not empty, got ''."),
     "own work": (with_method(work="x"), "methods[0].work needs its first word to be one of"),
     "accelerate": (with_method(accelerate=2.0), "methods[0].accelerate needs a number in [0, 1)"),
-    "codec": (with_method(codec="qsg:8"), "methods[0].codec needs qsgd:BITS, scaled-sign or top-k"),
+    "codec": (with_method(codec="qsg:8"), "methods[0].codec needs qsgd:BITS, qsgd:BITS:BUCKET"),
     "codec, bits": (with_method(codec="qsgd:x"), "methods[0].codec needs qsgd:BITS"),
+    "codec, bucket": (with_method(codec="qsgd:8:x"), "methods[0].codec needs qsgd:BITS"),
+    "codec, no bucket": (with_method(codec="qsgd:8:0"), "bucket >= 1"),
     "feedback": (with_method(error_feedback=True), "error_feedback needs a codec beside it"),
     "rule": (of("fedavg", rule="momentm:0.9"), "FedAvg's rule needs"),
     "rule, number": (
@@ -462,6 +467,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "data.clients needs a whole number, got 'y' (2 more fields do not fit).",
     ),
 }
+
+
+CODECS = {
+    "qsgd": QSGD(bits=8),
+    "qsgd:4": QSGD(bits=4),
+    "qsgd:8:512": QSGD(bits=8, bucket=512),
+    "qsgd:8:tensor": QSGD(bits=8, bucket="tensor"),
+    "qsgd::16": QSGD(bits=8, bucket=16),
+    "scaled-sign": ScaledSign(),
+    "top-k:0.1": TopK(0.1),
+}
+
+
+@pytest.mark.parametrize("text", CODECS)
+def test_a_codec_is_named_by_its_text(text: str) -> None:
+    method = Experiment.of({"methods": [{"name": "fedavg", "codec": text}]}).methods[0]
+    assert method.build() == Compressed(FedAvg(lr=method.build().inner.lr), CODECS[text])
 
 
 class TestRefused:
@@ -725,7 +747,8 @@ BEYOND_A_SCHEMA = set(
     infinite; share; share, nan; share, zero; work; partition; alpha;
     availability; model, key; model, list; devices; slowdown; period; no seeds; seeds; no
     methods; twice; labels; range; number; schedule; own work; accelerate; codec; codec,
-    bits; feedback; rule; whole, text; peers; module; class; no method; no file; topology;
+    bits; codec, bucket; codec, no bucket; feedback; rule; whole, text; peers; module;
+    class; no method; no file; topology;
     allreduce; participation; swept field; swept hyper; swept method; no section; no values;
     empty; log; rows; no rows; two places; null
     """.replace("\n   ", "")

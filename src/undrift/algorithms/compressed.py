@@ -110,7 +110,7 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
                 sent.append(leaf)
                 continue
             p = leaf + client.residual[len(residual)] if self.error_feedback else leaf
-            wire = self.codec.encode(p, _draws(steps, path))
+            wire = self.codec.encode(p, _draws(steps, path), steps.sizes)
             sent.append(wire)
             if self.error_feedback:
                 residual.append(p - self.codec.decode(wire))

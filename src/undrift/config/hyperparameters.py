@@ -231,11 +231,15 @@ def _integer(value: Any) -> int:
 
 
 def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
-    """Return the codec that `qsgd:8` (bits), `scaled-sign` or `top-k:0.01` (a share) names."""
+    """Return the codec that `qsgd:8` (bits), `scaled-sign` or `top-k:0.01` (a share) names.
+
+    `qsgd:8:512` has a norm for each 512 coordinates, `qsgd:8:tensor` one for each tensor.
+    """
     name, _, number = text.partition(":")
     try:
         if name == "qsgd":
-            return QSGD(bits=int(number or 8))
+            number, colon, bucket = number.partition(":")
+            return QSGD(bits=int(number or 8), bucket=_bucket(bucket) if colon else None)
         if name == "scaled-sign" and not number:
             return ScaledSign()
         if name == "top-k":
@@ -244,9 +248,14 @@ def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
         if " needs " in str(error):  # the codec refused the number with a sentence of its own
             raise
     raise ValueError(
-        f"codec needs qsgd:BITS, scaled-sign or top-k:FRACTION, got {text!r}"
+        f"codec needs qsgd:BITS, qsgd:BITS:BUCKET, scaled-sign or top-k:FRACTION, got {text!r}"
         f"{nearest(name, ('qsgd', 'scaled-sign', 'top-k'))}."
     )
+
+
+def _bucket(text: str) -> int | Literal["tensor"]:
+    """Return the bucket of QSGD from its text."""
+    return "tensor" if text == "tensor" else int(text)
 
 
 def apply_wrappers(
