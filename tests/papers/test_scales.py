@@ -97,12 +97,12 @@ def test_a_stand_in_is_taken_where_data_are_missing_and_never_at_full_scale() ->
     text = '{ "data.partition" = "iid" }'
     paper = changed(text, '{ "data.partition" = "iid", "data.name" = "cifar100" }')
     paper = paper.model_copy(update={"stand_in": _stand_in()})
-    run = plan(paper, "small", at_hand=lambda name: name != "cifar100")[0]
+    run = plan(paper, "small", at_hand=lambda data: data.name != "cifar100")[0]
     assert run.experiment.data.name == "digits"
     assert run.stand_in is not None
     assert not run.same
-    assert plan(paper, "small", at_hand=lambda name: True)[0].stand_in is None
-    full = plan(paper, "full", at_hand=lambda name: name != "cifar100")[0]
+    assert plan(paper, "small", at_hand=lambda data: True)[0].stand_in is None
+    full = plan(paper, "full", at_hand=lambda data: data.name != "cifar100")[0]
     assert full.experiment.data.name == "cifar100"
 
 

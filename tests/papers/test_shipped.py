@@ -68,7 +68,7 @@ def test_every_scale_can_be_planned(entry: PaperEntry) -> None:
 @each_experiment
 def test_small_keeps_the_regime(entry: PaperEntry) -> None:
     """Data, clients, partition, participation, steps, batches and hyper-parameters stay."""
-    for run in plan(entry.paper, "small", at_hand=lambda name: True):
+    for run in plan(entry.paper, "small", at_hand=lambda data: True):
         ours, theirs = run.experiment.values(), run.full.values()
         titles = {method.title for method in run.experiment.methods}
         for values in (ours, theirs):
@@ -89,7 +89,7 @@ def test_small_fits_two_cores_or_is_left_out_by_name(entry: PaperEntry) -> None:
     small = entry.paper.small
     assert small is not None
     assert all(each.hours >= 1 for each in small.left_out)
-    for run in plan(entry.paper, "small", at_hand=lambda name: True):
+    for run in plan(entry.paper, "small", at_hand=lambda data: True):
         for job in jobs(run.experiment):
             alone = job.experiment.model_copy(update={"methods": [job.method], "seeds": [0]})
             assert hours(alone) <= LONGEST, (run.panel, job.label, hours(alone))
@@ -128,8 +128,8 @@ def two_rounds(job: Job) -> None:
 
 
 def missing(entry: PaperEntry) -> list[str]:
-    names = dict.fromkeys(run.experiment.data.name for run in plan(entry.paper, "glance"))
-    return [name for name in names if not is_at_hand(name)]
+    needed = [run.experiment.data for run in plan(entry.paper, "glance")]
+    return list(dict.fromkeys(data.name for data in needed if not is_at_hand(data)))
 
 
 @each_experiment

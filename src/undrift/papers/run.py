@@ -104,8 +104,9 @@ def _require_data(run: PanelRun) -> None:
     from undrift.data.datasets import PUBLISHED
     from undrift.data.remotes import BY_HAND, REMOTES
 
-    name = run.experiment.data.name
-    if run.experiment.data.folder is None and not is_at_hand(name) and name not in REMOTES:
+    data = run.experiment.data
+    name = data.name
+    if data.folder is None and not is_at_hand(data) and name not in REMOTES:
         place = PUBLISHED[name].folders[0]
         raise ValueError(
             f"The panel {run.panel!r} needs {name}, which is not on this machine: {BY_HAND[name]} "

@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from undrift.check import require, require_choice
-from undrift.config.experiment import Experiment
+from undrift.config.experiment import Data, Experiment
 from undrift.config.sweep import Sweep
 from undrift.core import AllReduce, Federated
 from undrift.data.datasets import PUBLISHED, find
 from undrift.papers.file import Paper, SmallPanel, StandIn, panel_experiment
 from undrift.papers.quantity import Quantity
+from undrift.runs.build import load_dataset
 
 SCALES = ("full", "small", "glance")
 VALIDATION = 0.1  # the share of a client's samples on which a grid's cell is chosen
 MOST_WORKERS = 4  # of all-reduce at a glance, because each worker holds a copy of the model
+WHOLE = {"tiny-imagenet": 100_000}  # training samples of data sets that may be there in part
 CHECKPOINTS = 10  # that a job saves on its way
 
 
@@ -56,16 +58,32 @@ class PanelRun:
         return replace(quantity, at=at, target=target)
 
 
-def is_at_hand(name: str) -> bool:
-    """Return whether a data set is on this machine."""
-    return name not in PUBLISHED or find(name) is not None
+def is_at_hand(data: Data) -> bool:
+    """Return whether a data set is on this machine, with as many natural clients as asked for."""
+    if data.name not in PUBLISHED:
+        return True
+    if find(data.name, data.folder) is None:
+        return False
+    if data.partition != "natural" or data.clients is None:
+        return True
+    owners = load_dataset(data.name, data.folder).client_ids
+    return owners is not None and len(set(owners.tolist())) >= data.clients
+
+
+def part_at_hand(data: Data) -> str | None:
+    """Return a sentence if only a part of a data set is on this machine."""
+    whole = WHOLE.get(data.name)
+    if whole is None:
+        return None
+    have = len(load_dataset(data.name, data.folder).stored_train[1])
+    return None if have >= whole else f"{have:,} of {whole:,} training samples are at hand"
 
 
 def plan(
     paper: Paper,
     scale: str,
     seeds: int | None = None,
-    at_hand: Callable[[str], bool] = is_at_hand,
+    at_hand: Callable[[Data], bool] = is_at_hand,
 ) -> list[PanelRun]:
     """Return what is run at a scale, panel by panel; `seeds` is the number of repetitions."""
     require_choice("papers", "--scale", scale, SCALES)
@@ -79,7 +97,7 @@ def plan(
         if experiment is None:
             continue
         stand_in = None
-        if scale != "full" and not at_hand(experiment.data.name):
+        if scale != "full" and not at_hand(experiment.data):
             stand_in = paper.stand_in.get(experiment.data.name)
         if stand_in is not None:
             experiment = experiment.changed(stand_in.changes)

@@ -14,7 +14,7 @@ from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.measure import measure
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.scales import PanelRun
+from undrift.papers.scales import PanelRun, part_at_hand
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.results.trial import Trial, write_result
 
@@ -150,13 +150,14 @@ def stored_trials(paper: Paper, run: PanelRun, trials: Iterable[Trial]) -> list[
 
 def stored_panel(run: PanelRun, trials: Sequence[Trial]) -> StoredPanel:
     """Return how a panel was run."""
+    part = part_at_hand(run.experiment.data)
     return StoredPanel(
         run.panel,
         run.experiment.data.name,
         run.experiment.model.text,
         run.experiment.training.rounds,
-        run.same,
-        None if run.stand_in is None else run.stand_in.why,
+        run.same and part is None,
+        part if run.stand_in is None else run.stand_in.why,
         sum(trial.total("seconds") for trial in trials),
     )
 

@@ -11,13 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from undrift.data.datasets import PUBLISHED, find
 from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.claims import CONTRADICTED, NOT_RUN, SHOWN, UNDECIDED
 from undrift.papers.compare import ComparedCell, Judged, Ours
 from undrift.papers.estimate import hours
 from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.scales import is_at_hand, plan
+from undrift.papers.scales import plan
 from undrift.papers.store import StoredPaper
 
 COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}
@@ -41,7 +42,7 @@ def listed(entry: PaperEntry) -> dict[str, Any]:
         "hours_full": _hours(paper, "full"),
         "hours_small": _hours(paper, "small"),
         "data": needed,
-        "missing": [name for name in needed if not is_at_hand(name)],
+        "missing": [name for name in needed if name in PUBLISHED and find(name) is None],
     }
 
 
@@ -131,7 +132,7 @@ def _print_setting(paper: Paper, stored: StoredPaper, console: Console) -> None:
     if stored.scale == "small" and paper.small is not None:
         lines.append(paper.small.why.strip())
     lines += [
-        f"{panel.panel}: on {panel.data} instead ({panel.stand_in})."
+        f"{panel.panel}: on {panel.data} ({panel.stand_in})."
         for panel in stored.panels
         if panel.stand_in is not None
     ]
