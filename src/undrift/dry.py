@@ -34,6 +34,9 @@ class ZeroObjective:
     def grad(self, x: Vector) -> Vector:
         return torch.zeros_like(x)
 
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        return torch.zeros_like(x), torch.zeros_like(x)
+
     def outputs(self, x: Vector) -> Outputs:
         zero = x.new_zeros((1, 1))
         return Outputs(logits=zero, features=zero, loss=zero)
@@ -86,7 +89,7 @@ def upload_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
 def _round(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> tuple[Any, Any, Any]:
     """Return upload, wire and client state of a round without steps."""
     loop = ZeroLoop(x0)
-    if isinstance(algorithm, Prelude):
+    if isinstance(algorithm, Prelude) and algorithm.asks != "nobody":
         answer, client, server = _answered(algorithm, x0)
         server = algorithm.hear(server, answer, Cohort(t=0, population=1, size=1, mass=1.0))
     else:

@@ -346,7 +346,7 @@ WITH_SERVER = [cls for cls in ud.ALGORITHMS if issubclass(cls, ud.Federated)]
 def test_every_method_is_wrapped_or_refused(cls: Any) -> None:
     """The residuals of a client that has not sent anything yet have their final shape."""
     inner = cls(lr=LR)
-    if isinstance(inner, Prelude):
+    if isinstance(inner, Prelude) and inner.asks != "nobody":
         with pytest.raises(ValueError, match="one exchange a round"):
             Compressed(inner, QSGD())
         return

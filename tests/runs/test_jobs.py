@@ -417,10 +417,10 @@ class TestSearch:
         assert [t.settings["lr"] for t in found] == [cell["method.lr"] for cell in tried]
 
     def test_values_that_do_not_go_together_are_passed_over(self, tmp_path: Path) -> None:
-        grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.5, 10.0]}  # lam >= lr is needed
+        grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.4, 10.0]}  # lam >= lr / 2 is needed
         search_into(experiment("fedspeed", grid=grid), search=10, out=tmp_path / "a")
         tried = [tuple(cell.values()) for cell in self.chosen(tmp_path / "a").cells["FedSpeed"]]
-        assert sorted(tried) == [(0.1, 0.5), (0.1, 10.0), (1.0, 10.0)]
+        assert sorted(tried) == [(0.1, 0.4), (0.1, 10.0), (1.0, 10.0)]
 
     @pytest.mark.parametrize(
         ("grid", "expected"),
@@ -464,7 +464,7 @@ class TestSearch:
         assert planner.own(1, cell) == cell
 
     def test_what_does_not_fit_another_method_is_not_in_the_way(self) -> None:
-        methods = "fedavg", {"name": "fedspeed", "lam": 0.5}  # lam >= lr is needed
+        methods = "fedavg", {"name": "fedspeed", "lam": 0.4}  # lam >= lr / 2 is needed
         planner = JobPlanner(experiment(*methods, grid={"method.lr": [0.1, 1.0]}))
         (job,) = planner.jobs(0, {"method.lr": 1.0})
         assert job.method.settings["lr"] == 1.0

@@ -56,7 +56,7 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
         require(method, "Compressed", "a method with a server such as FedAvg(lr=0.1)", inner)
         coder = isinstance(self.codec, Codec) and not isinstance(self.codec, type)
         require(coder, "Compressed", "a codec such as QSGD(bits=8)", self.codec)
-        if isinstance(inner, Prelude):
+        if isinstance(inner, Prelude) and inner.asks != "nobody":
             raise ValueError(
                 f"Compressed needs a method with one exchange a round, got {name} with two; the "
                 f"first would be lost. Run {name} without compression."
