@@ -88,6 +88,8 @@ def test_a_paper_that_cannot_run_says_why() -> None:
         (Value(300), Value(1000, beyond=True), False, 700),
         (Value(1000, beyond=True), Value(300), False, -700),
         (Value(1000, beyond=True), Value(1000, beyond=True), False, None),
+        (Value(95, beyond=True), Value(90), True, 5),
+        (Value(97), Value(95, beyond=True), True, None),
         (Value(1), Value(math.nan), True, math.inf),
         (Value(math.nan), Value(1), True, -math.inf),
     ],

@@ -50,11 +50,11 @@ def test_claims_are_true_of_the_document_s_own_numbers(entry: PaperEntry) -> Non
 @each_paper
 def test_a_file_holds_something_of_its_document(entry: PaperEntry) -> None:
     paper = entry.paper
-    assert paper.cells or paper.claims or paper.kind == "experiment"
+    assert paper.cells or paper.claims or paper.experiment is not None or paper.readings.strip()
     if any(claim.contradicted for claim in paper.claims):
-        assert "contradict" in paper.readings
+        assert paper.readings.strip()
     text = entry.path.read_text(encoding="utf-8")
-    assert not re.search(r"shared/documents|00[0-3]:\d|/work|\.txt", text)
+    assert not re.search(r"shared/documents|\b00[0-3]:\d|/work|\.txt", text)
 
 
 @each_experiment

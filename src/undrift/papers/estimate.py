@@ -98,6 +98,9 @@ def _cohort(experiment: Experiment, method: Method, clients: int) -> float:
 def _milliseconds(experiment: Experiment) -> float:
     model = experiment.model
     time = MILLISECONDS.get(model.name, 1.0)
-    if model.name == "resnet18-gn" and (model.model_extra or {}).get("stem", 3) == 7:
+    options = model.model_extra or {}
+    if model.name == "resnet18-gn" and options.get("stem", 3) == 7:
         time = SMALL_STEM
+    if model.name == "char-lstm":  # Its gradient is one product of matrices after the other.
+        time *= options.get("hidden", 256) / 256 * options.get("layers", 2) / 2
     return time * WIDER.get(experiment.data.name, 1.0)

@@ -109,7 +109,7 @@ class Value:
 def lead(better: Value, worse: Value, *, rises: bool, factor: bool = False) -> float | None:
     """Return by how much, or how many times, the first is better; None if it cannot be said.
 
-    Where the worse value lies beyond a bound this is the least that it can be. A run that diverged
+    Where a value lies beyond a bound this is the least that it can be. A run that diverged
     is worse than any that did not.
     """
     if math.isnan(worse.number):
@@ -117,6 +117,8 @@ def lead(better: Value, worse: Value, *, rises: bool, factor: bool = False) -> f
     if math.isnan(better.number):
         return -math.inf
     if rises:
+        if worse.beyond:
+            return None
         high, low = better.number, worse.number
     else:
         high, low = worse.number, better.number
