@@ -32,7 +32,8 @@ PartitionOption = Annotated[
     str,
     typer.Option(
         help="iid, dirichlet[:0.3], dirichlet-sequential[:0.3], dirichlet-per-class[:0.3], "
-        "shards[:2], shards:2x200, classes:5, quantity:0.5, natural, replicated.",
+        "shards[:2], shards:2x200, classes:5, classes-uneven:5, quantity:0.5, natural, "
+        "replicated.",
         rich_help_panel=DATA,
     ),
 ]

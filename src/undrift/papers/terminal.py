@@ -117,7 +117,9 @@ def print_paper(
         console.print(paper.why, highlight=False, markup=False)
     if stored is not None:
         _print_setting(paper, stored, console)
-    for table in _tables(rows):
+    elif paper.kind == "experiment":
+        console.print("Not run yet: `undrift papers run` runs it.")
+    for table in _tables(rows, alone=stored is None):
         console.print(table)
     if judged:
         console.print(_claims_table(judged, stored))
@@ -149,8 +151,11 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _tables(rows: Sequence[ComparedCell]) -> list[Table]:
-    """Return a table for each set of panels that print the same quantities."""
+def _tables(rows: Sequence[ComparedCell], *, alone: bool) -> list[Table]:
+    """Return a table for each set of panels that print the same quantities.
+
+    `alone` says that there is nothing of ours to show.
+    """
     panels: dict[str, list[ComparedCell]] = {}
     for row in rows:
         panels.setdefault(row.cell.panel, []).append(row)
@@ -159,13 +164,16 @@ def _tables(rows: Sequence[ComparedCell]) -> list[Table]:
         key = tuple(dict.fromkeys(row.cell.quantity for row in own))
         groups.setdefault(key, []).append(panel)
     return [
-        _table(quantities, {panel: panels[panel] for panel in names})
+        _table(quantities, {panel: panels[panel] for panel in names}, alone=alone)
         for quantities, names in groups.items()
     ]
 
 
-def _table(quantities: Sequence[Quantity], panels: dict[str, list[ComparedCell]]) -> Table:
-    table = Table("panel", "method", title="The document / ours (difference)")
+def _table(
+    quantities: Sequence[Quantity], panels: dict[str, list[ComparedCell]], *, alone: bool
+) -> Table:
+    title = "The document" if alone else "The document / ours (difference)"
+    table = Table("panel", "method", title=title)
     for quantity in quantities:
         unit = f", {quantity.unit}" if quantity.unit not in ("", "rounds", "gradients") else ""
         table.add_column(escape(f"{quantity.text}{unit}"), justify="right")
@@ -173,39 +181,41 @@ def _table(quantities: Sequence[Quantity], panels: dict[str, list[ComparedCell]]
         methods = list(dict.fromkeys(row.cell.method for row in rows))
         by_place = {(row.cell.method, row.cell.quantity): row for row in rows}
         for i, method in enumerate(methods):
-            cells = [_cell(by_place.get((method, quantity))) for quantity in quantities]
+            found = [by_place.get((method, quantity)) for quantity in quantities]
+            cells = ["" if row is None else _cell(row, alone=alone) for row in found]
             table.add_row(escape(panel) if i == 0 else "", escape(method), *cells)
         table.add_section()
     return table
 
 
-def _cell(row: ComparedCell | None) -> str:
-    if row is None:
-        return ""
-    about = "~" if row.cell.approximate else ""
-    document = about + number(row.cell.value)
+def _cell(row: ComparedCell, *, alone: bool) -> str:
+    percent = row.cell.quantity.unit == "%"
+    document = ("~" if row.cell.approximate else "") + number(row.cell.value, percent=percent)
     if row.cell.deviation is not None:
         document += f" ± {row.cell.deviation:g}"
+    if alone:
+        return document
     if row.ours is None:
         return f"{document} / -"
     gap = row.difference
-    text = f"{document} / {_ours(row.ours)}"
+    text = f"{document} / {_ours(row.ours, percent=percent)}"
     text += "" if gap is None else f" ({gap:+.4g})"
     if row.as_published is not None:
-        text += f"; as published {_ours(row.as_published)}"
+        text += f"; as published {_ours(row.as_published, percent=percent)}"
     return text
 
 
-def _ours(ours: Ours) -> str:
+def _ours(ours: Ours, *, percent: bool) -> str:
     deviation = "" if ours.deviation is None else f" ± {ours.deviation:.2g}"
-    return number(ours.value) + deviation
+    return number(ours.value, percent=percent) + deviation
 
 
-def number(value: Value) -> str:
+def number(value: Value, *, percent: bool = False) -> str:
     """Return a value as tables print it."""
     if math.isnan(value.number):
         return "diverges"
-    text = f"{value.number:.0f}" if value.number >= 1000 else f"{value.number:.4g}"
+    digits = ".2f" if percent else ".0f" if value.number >= 1000 else ".4g"
+    text = f"{value.number:{digits}}"
     return f"> {text}" if value.beyond else text
 
 
