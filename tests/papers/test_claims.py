@@ -9,8 +9,8 @@ import pytest
 
 from tests.papers.example import example
 from undrift.papers.claims import holds, verdict
-from undrift.papers.compare import share
-from undrift.papers.file import Claim
+from undrift.papers.compare import _row, share
+from undrift.papers.file import Claim, PublishedCell
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.store import StoredPaper, StoredTrial
 
@@ -83,10 +83,19 @@ def test_costs_beyond_a_bound() -> None:
     paper, fields = example(), {"metric": "rounds", "target": 0.5, "panels": ["iid"]}
     assert holds(claim(ahead="FedACG", **fields), paper, lookup) is True
     assert holds(claim(ahead="FedACG", factor=2.0, **fields), paper, lookup) is True
-    assert holds(claim(ahead="FedACG", factor=2.1, **fields), paper, lookup) is False
+    assert holds(claim(ahead="FedACG", factor=2.1, **fields), paper, lookup) is None
+    assert holds(claim(ahead="FedAvg", **fields), paper, lookup) is False
     assert holds(claim(method="FedAvg", at_most=3.0, **fields), paper, lookup) is False
     assert holds(claim(method="FedAvg", at_least=4.0, **fields), paper, lookup) is True
     assert holds(claim(method="FedAvg", at_most=9.0, **fields), paper, lookup) is None
+
+
+def test_who_never_reaches_a_target_is_not_cheaper_than_who_does() -> None:
+    """It had spent less when it ended, and nobody knows what it would have needed."""
+    costs = {("iid", "FedAvg"): Value(1500), ("iid", "FedACG"): Value(900, beyond=True)}
+    fields = {"metric": "megabytes_to", "target": 0.5, "panels": ["iid"], "ahead": "FedACG"}
+    result = holds(claim(**fields), example(), lambda panel, method: costs.get((panel, method)))
+    assert result is None
 
 
 @pytest.mark.parametrize(
@@ -95,6 +104,8 @@ def test_costs_beyond_a_bound() -> None:
         ([True, True], {}, "shown"),
         ([True, False], {}, "undecided"),
         ([True, None], {}, "undecided"),
+        ([None, None], {}, "cannot be told"),
+        ([False], {"stand_in": True}, "not shown at another setting"),
         ([False, False], {}, "contradicted"),
         ([], {}, "not run"),
         ([True], {"ran": False}, "not run"),
@@ -130,3 +141,23 @@ def stored(rounds: dict[str, float | str]) -> StoredPaper:
 def test_share(rounds: dict[str, float | str], expected: float | None) -> None:
     value = share(stored(rounds), "Pi", "FedAvg", Quantity("share", 50, 0.6), 0)
     assert (None if value is None else value.number) == expected
+
+
+def relative(base: float | str) -> Value | None:
+    trials = [
+        StoredTrial("iid", method, 0, "finished", {"seconds round": value})
+        for method, value in {"FedAvg": base, "FedACG": 6.0}.items()
+    ]
+    paper = example()
+    entry = PublishedCell(
+        Quantity("seconds_round", relative_to="FedAvg"), "iid", "FedACG", Value(2), None, False, ""
+    )
+    kept = StoredPaper("x/y", "Table 1", "full", "", "", "", [], trials)
+    row = _row(paper, entry, kept)
+    return None if row.ours is None else row.ours.value
+
+
+def test_relative_values_need_a_base_that_has_one() -> None:
+    assert relative(3.0) == Value(2.0)
+    assert relative(">3") is None
+    assert relative("diverges") is None

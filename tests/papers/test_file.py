@@ -81,26 +81,33 @@ def test_a_paper_that_cannot_run_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("better", "worse", "rises", "difference"),
+    ("better", "worse", "rises", "expected"),
     [
-        (Value(3), Value(5), False, 2),
-        (Value(5), Value(3), True, 2),
-        (Value(300), Value(1000, beyond=True), False, 700),
-        (Value(1000, beyond=True), Value(300), False, -700),
-        (Value(1000, beyond=True), Value(1000, beyond=True), False, None),
-        (Value(95, beyond=True), Value(90), True, 5),
-        (Value(97), Value(95, beyond=True), True, None),
-        (Value(1), Value(math.nan), True, math.inf),
-        (Value(math.nan), Value(1), True, -math.inf),
+        (Value(3), Value(5), False, (2, 2)),
+        (Value(5), Value(3), True, (2, 2)),
+        (Value(300), Value(1000, beyond=True), False, (700, math.inf)),
+        (Value(1000, beyond=True), Value(300), False, (-math.inf, -700)),
+        (Value(900, beyond=True), Value(1500), False, (-math.inf, 600)),
+        (Value(1000, beyond=True), Value(1000, beyond=True), False, (-math.inf, math.inf)),
+        (Value(95, beyond=True), Value(90), True, (5, math.inf)),
+        (Value(97), Value(95, beyond=True), True, (-math.inf, 2)),
+        (Value(1), Value(math.nan), True, (math.inf, math.inf)),
+        (Value(math.nan), Value(1), True, (-math.inf, -math.inf)),
+        (Value(math.nan), Value(math.nan), True, None),
     ],
 )
-def test_lead(better: Value, worse: Value, rises: bool, difference: float | None) -> None:
-    assert lead(better, worse, rises=rises) == difference
+def test_lead(
+    better: Value, worse: Value, rises: bool, expected: tuple[float, float] | None
+) -> None:
+    assert lead(better, worse, rises=rises) == expected
 
 
 def test_lead_as_a_factor() -> None:
-    assert lead(Value(2), Value(6), rises=False, factor=True) == 3
-    assert lead(Value(6), Value(2), rises=True, factor=True) == 3
+    assert lead(Value(2), Value(6), rises=False, factor=True) == (3, 3)
+    assert lead(Value(6), Value(2), rises=True, factor=True) == (3, 3)
+    beyond = Value(1000, beyond=True)
+    assert lead(Value(500), beyond, rises=False, factor=True) == (2, math.inf)
+    assert lead(beyond, Value(500), rises=False, factor=True) == (0, 0.5)
 
 
 @pytest.mark.parametrize("printed", [3, 2.5, ">1000", "diverges"])

@@ -151,7 +151,7 @@ def published(pin: dict[str, Any]) -> list[Value]:
                 here = (id(paper), cell.panel, cell.method) in about
             quantity = cell.quantity
             at_end = canonical(quantity, paper, cell.panel).at is None
-            at = quantity.at == pin.get("at") or ("at" not in pin and at_end) or at_end
+            at = quantity.at == pin["at"] if quantity.at and "at" in pin else at_end
             target = "target" not in pin or quantity.target == pin["target"]
             same = metric in quantity.metric or quantity.metric.endswith(metric)
             if here and at and target and same:

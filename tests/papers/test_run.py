@@ -36,9 +36,12 @@ def test_results_are_the_records_under_the_document_s_protocol(shipped: Path) ->
     seeds = [by_hand["FedAvg", 0], by_hand["FedAvg", 1]]
     assert row.ours.value.number == pytest.approx(sum(seeds) / 2)
     assert row.difference == pytest.approx(sum(seeds) / 2 - 80.5)
+    halfway = compare.rows(entry.paper, stored)[2]  # round 2 of 4 is round 1 of 2
+    assert halfway.located is not None
+    assert (halfway.located.at, halfway.difference) == (1, None)
     first, second = compare.judge(entry.paper, stored)
     assert first.published is True
-    assert first.without == ["FedProx"]
+    assert first.without == ["FedProx (Dir 0.3)"]
     assert second.verdict == "not comparable"  # a bound of another network's accuracy
 
 
@@ -50,6 +53,42 @@ def test_a_second_start_keeps_what_is_finished_and_adds_seeds(shipped: Path) -> 
     stored = run_paper(entry, "small", seeds=2)
     assert (first.stat().st_mtime_ns, first.read_bytes()) == before
     assert {trial.seed for trial in stored.trials} == {0, 1}
+    again = run_paper(entry, "small")
+    assert again.trials == stored.trials  # Fewer seeds lose nothing.
+    assert again.planned == len(again.trials)
+
+
+def test_seeds_are_added_to_a_panel_with_a_single_method(shipped: Path) -> None:
+    shipped.write_text(
+        TEXT.replace('["FedAvg", "FedACG"]', '["FedACG"]').replace(
+            "values = { FedAvg = 80.5, FedACG = 82.0 }\ndeviation = { FedAvg = 0.3 }",
+            "values = { FedACG = 82.0 }",
+        )
+    )
+    catalogue._read.cache_clear()
+    entry = catalogue.find("fedacg/table9")
+    first = run_paper(entry, "small")
+    second = run_paper(entry, "small", seeds=2)
+    assert [t for t in second.trials if t.seed == 0] == first.trials
+    assert {t.seed for t in second.trials if t.panel == "iid"} == {0, 1}
+
+
+def test_an_interrupt_keeps_what_other_panels_have(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = catalogue.find("fedacg/table9")
+    complete = run_paper(entry, "small")
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("undrift.runs.runner.run_job", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_paper(entry, "small", seeds=2)
+    stored = find_results(entry)
+    assert stored is not None
+    assert stored.trials == complete.trials
+    assert stored.planned == 2 * len(complete.trials)
 
 
 def test_side_by_side_gives_the_same_values(shipped: Path, tmp_path: Path) -> None:
@@ -75,12 +114,16 @@ def test_results_of_another_version_of_the_file_are_refused(
     assert code == 2
     assert "--force" in err
     assert undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9", "--force")[0] == 0
+    first = results_folder(entry, "small") / "iid" / "fedavg-seed0.jsonl"
+    before = first.stat().st_mtime_ns
+    run_paper(entry, "small", force=True)
+    assert first.stat().st_mtime_ns == before  # Results of this version are not replaced.
 
 
 def test_corrected_numbers_and_claims_keep_results(shipped: Path) -> None:
     entry = catalogue.find("fedacg/table9")
     run_paper(entry, "small")
-    shipped.write_text(TEXT.replace("80.5", "80.6"), encoding="utf-8")
+    shipped.write_text(TEXT.replace("80.5", "80.6").replace("2.0\n", "3.0\n"), encoding="utf-8")
     catalogue._read.cache_clear()
     assert find_results(entry) is not None
 
@@ -109,10 +152,13 @@ def test_list_and_show_as_json(
     assert code == 0
     shown = json.loads(out)
     code, out, err = undrift(capsys, monkeypatch, "papers", "show", "fedacg/table9", "--json")
-    assert json.loads(out) == shown
+    assert {**json.loads(out), "source": None} == {**shown, "source": None}
     assert "FedACG is ahead of all others." in err
     assert len(shown["published"]) == 7
-    assert [claim["verdict"] for claim in shown["claims"]][1] == "not comparable"
+    assert {claim["verdict"] for claim in shown["claims"]} == {"not comparable"}
+    code, _, err = undrift(capsys, monkeypatch, "papers", "show", "fedacg/table9", "--out", "x")
+    assert code == 2
+    assert "needs a folder with results of fedacg/table9, got 'x'" in " ".join(err.split())
 
 
 def test_names_that_do_not_exist(

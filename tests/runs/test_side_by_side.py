@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import undrift as ud
+from undrift.config.experiment import Experiment
 from undrift.runs.folder import read
 
 SETTINGS: dict[str, Any] = {
@@ -73,19 +74,26 @@ def test_what_cannot_run_side_by_side(
 
 
 def test_an_interrupt_keeps_what_was_done_and_resume_goes_on(tmp_path: Path) -> None:
-    folder = tmp_path / "x"
-    base = [sys.executable, "-m", "undrift"]
-    command = [*base, "compare", "fedavg", "scaffold", "--rounds", "3000", "--clients", "4"]
-    command += ["--work", "steps:5", "--jobs", "2", "--out", str(folder), "--evaluate-every", "500"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    records = folder / "fedavg-seed0.jsonl"
-    deadline = time.monotonic() + 120
-    while not (records.is_file() and records.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    folder, whole = tmp_path / "x", tmp_path / "whole"
+    settings = {**SETTINGS, "seeds": [0], "training": {"rounds": 400, "work": "steps:2"}}
+    settings |= {"evaluation": {"every": 100}, "engine": {"checkpoint_every": 20, "mode": "loop"}}
+    file = tmp_path / "e.toml"
+    file.write_text(Experiment.of(settings).to_toml())
+    command = [sys.executable, "-m", "undrift", "run", str(file), "--jobs", "2", "--out"]
+    process = subprocess.Popen(
+        [*command, str(folder)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    records = [folder / f"{name}-seed0.jsonl" for name in ("fedavg", "scaffold")]
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if all(path.is_file() and path.stat().st_size for path in records):
+            break
+        time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "stopped after round" in err
-    trials = read(folder).trials
-    assert {trial.status for trial in trials} == {"stopped"}
-    assert all(trial.records for trial in trials)
+    assert "Traceback" not in err
+    assert "stopped" in {trial.status for trial in read(folder).trials}
+    resumed = ud.run(resume=folder, jobs=2)
+    assert facts(resumed) == facts(ud.run(settings, out=whole))

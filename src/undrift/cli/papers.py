@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from undrift.cli.options import JobsOption, JsonOption, QuietOption
+
+if TYPE_CHECKING:
+    from undrift.papers.catalogue import PaperEntry
 
 papers_app = typer.Typer(
     no_args_is_help=True,
@@ -111,7 +114,7 @@ def show_paper(
     _show(catalogue.find(name), scale, out, as_json=as_json)
 
 
-def _show(entry: Any, scale: str | None, out: Path | None, *, as_json: bool) -> None:
+def _show(entry: PaperEntry, scale: str | None, out: Path | None, *, as_json: bool) -> None:
     from undrift.papers import compare, terminal
     from undrift.papers.find import find_results
     from undrift.report.terminal import wide_console

@@ -10,7 +10,8 @@ from undrift.papers.quantity import Value, lead
 
 Lookup = Callable[[str, str], Value | None]  # panel and method -> value
 SHOWN, CONTRADICTED, UNDECIDED = "shown", "contradicted", "undecided"
-NOT_RUN, NOT_COMPARABLE, ELSEWHERE = "not run", "not comparable", "shown at another setting"
+NOT_RUN, NOT_COMPARABLE, OPEN = "not run", "not comparable", "cannot be told"
+ELSEWHERE, NOT_ELSEWHERE = "shown at another setting", "not shown at another setting"
 
 
 def holds(claim: Claim, paper: Paper, lookup: Lookup) -> bool | None:
@@ -129,13 +130,14 @@ def _leads(claim: Claim, values: Mapping[str, Value | None], rises: bool) -> boo
 def _is_ahead(claim: Claim, better: Value | None, worse: Value | None, rises: bool) -> bool | None:
     if better is None or worse is None:
         return None
-    gap = lead(better, worse, rises=rises)
-    if gap is None:
+    ends = lead(better, worse, rises=rises, factor=claim.factor is not None)
+    if ends is None:
         return None
-    if claim.factor is not None:
-        ratio = lead(better, worse, rises=rises, factor=True)
-        return None if ratio is None else ratio >= claim.factor
-    return gap >= claim.by if claim.by is not None else gap > 0
+    least, most = ends
+    wanted = claim.factor if claim.factor is not None else claim.by
+    if wanted is None:  # any lead at all
+        return True if least > 0 else False if most <= 0 else None
+    return True if least >= wanted else False if most < wanted else None
 
 
 def involved(claim: Claim, paper: Paper) -> list[str]:
@@ -155,14 +157,18 @@ def verdict(
 ) -> str:
     """Return the verdict on a claim from what each seed says.
 
-    `ran` says that what the claim names was run, `same` that data, network and rounds are the
-    document's, `stand_in` that other data were taken. A bound on a value says nothing about another
-    network.
+    `ran` says that what the claim names was run, `same` that data, network, rounds and tests are
+    the document's, `stand_in` that other data were taken. A bound on a value says nothing about
+    another network.
     """
     if not results or not ran:
         return NOT_RUN
     if bound and not same:
         return NOT_COMPARABLE
+    if all(result is None for result in results):
+        return OPEN
     if all(result is True for result in results):
         return ELSEWHERE if stand_in else SHOWN
-    return CONTRADICTED if all(result is False for result in results) else UNDECIDED
+    if all(result is False for result in results):
+        return NOT_ELSEWHERE if stand_in else CONTRADICTED
+    return UNDECIDED

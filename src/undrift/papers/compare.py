@@ -10,6 +10,7 @@ from typing import Any
 from undrift.papers.claims import NOT_RUN, Lookup, holds, involved, named, verdict
 from undrift.papers.file import Claim, Paper, PublishedCell
 from undrift.papers.quantity import Quantity, Value
+from undrift.papers.scales import PanelRun, plan
 from undrift.papers.store import StoredPaper, StoredTrial, canonical
 from undrift.results.metrics import spread
 
@@ -31,11 +32,17 @@ class ComparedCell:
     cell: PublishedCell
     ours: Ours | None  # chosen on validation data where there is a grid
     as_published: Ours | None = None  # chosen on test data, as documents do; None without a grid
+    located: Quantity | None = None  # what was read off our runs, if it is another
 
     @property
     def difference(self) -> float | None:
-        """Return ours minus the document's, or None if one of them is no number."""
+        """Return ours minus the document's, or None if there is no such number.
+
+        At another round or to another target a difference would say nothing.
+        """
         if self.ours is None or self.ours.value.beyond or self.cell.value.beyond:
+            return None
+        if self.located is not None:
             return None
         gap = self.ours.value.number - self.cell.value.number
         return None if math.isnan(gap) else gap
@@ -49,12 +56,24 @@ class Judged:
     published: bool | None
     verdict: str
     seeds: Sequence[bool | None] = ()
-    without: Sequence[str] = ()  # methods that a claim about all others has no values of
+    without: Sequence[str] = ()  # cells that a claim about all others has no values of
 
 
 def rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
     """Return the document's numbers, each beside ours."""
-    return [_row(paper, cell, stored) for cell in paper.cells]
+    found = [_row(paper, cell, stored) for cell in paper.cells]
+    if stored is None:
+        return found
+    runs = {run.panel: run for run in plan(paper, stored.scale, at_hand=lambda data: True)}
+    return [replace(row, located=_located(row.cell, runs.get(row.cell.panel))) for row in found]
+
+
+def _located(cell: PublishedCell, run: PanelRun | None) -> Quantity | None:
+    """Return where a cell is read off our runs, or None if it is where the document reads it."""
+    if run is None or cell.quantity.metric == "share":
+        return None
+    located = run.locate(cell.quantity)
+    return None if located == cell.quantity else located
 
 
 def _row(paper: Paper, cell: PublishedCell, stored: StoredPaper | None) -> ComparedCell:
@@ -113,12 +132,19 @@ def _rank(value: Value | None, sign: int) -> float:
 
 
 def _relative(quantity: Quantity, stored: StoredPaper | None, panel: str) -> Mapping[int, float]:
-    """Return by seed what a value is divided by, empty if the quantity is not relative."""
+    """Return by seed what a value is divided by, empty if the quantity is not relative.
+
+    A base that diverged or did not reach its target gives nothing to divide by.
+    """
     if quantity.relative_to is None or stored is None:
         return {}
     base = _chosen(_trials(stored, panel, quantity.relative_to) or [_NOBODY])
     found = {trial.seed: trial.value(quantity) for trial in base}
-    return {seed: value.number for seed, value in found.items() if value and value.number}
+    return {
+        seed: value.number
+        for seed, value in found.items()
+        if value is not None and not value.beyond and value.number > 0
+    }
 
 
 _NOBODY = StoredTrial("", "", -1, "stopped", {})
@@ -211,7 +237,7 @@ def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
     panels = [panel for panel in stored.panels if panel.panel in about]
     run = {(trial.panel, trial.method) for trial in stored.trials}
     missing = [
-        method
+        (panel, method)
         for panel in about
         for method in named(claim, paper, panel)
         if (panel, method) not in run
@@ -219,12 +245,13 @@ def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
     needed = [claim.across or name for name in claim.names]
     word = verdict(
         results,
-        ran=not set(missing) & set(needed),
-        same=all(panel.same for panel in panels),
+        ran=not {method for _, method in missing} & set(needed),
+        same=all(panel.same for panel in panels) and stored.scale != "glance",
         stand_in=any(panel.stand_in is not None for panel in panels),
-        bound=claim.method is not None and claim.relative_to is None,
+        bound=stored.scale == "glance" or (claim.method is not None and claim.relative_to is None),
     )
-    return Judged(claim, published, word, results, list(dict.fromkeys(missing)))
+    without = [f"{method} ({panel})" for panel, method in missing]
+    return Judged(claim, published, word, results, without)
 
 
 def _seed_lookup(paper: Paper, claim: Claim, stored: StoredPaper, seed: int) -> Lookup:

@@ -287,6 +287,8 @@ class Paper(Part):
         for name in self.small.panel:
             _require_known("[small.panel]", "a panel of the file", name, self.panel_names)
         for each in self.small.left_out:
+            alone = not (each.grid and each.methods)
+            require(alone, "left_out", "a grid of all methods", each.methods)
             if each.panel is not None:
                 _require_known("left_out", "a panel of the file", each.panel, self.panel_names)
             for name in each.methods or ():
@@ -338,17 +340,22 @@ def panel_experiment(experiment: Experiment, panel: Panel) -> Experiment:
     changed = experiment.changed(panel.set)
     if panel.methods is None:
         return changed
-    methods = [method for method in changed.methods if method.title in panel.methods]
+    return with_methods(changed, panel.methods)
+
+
+def with_methods(experiment: Experiment, titles: Sequence[str]) -> Experiment:
+    """Return the experiment with these methods alone, and with the grids that concern them."""
+    methods = [method for method in experiment.methods if method.title in titles]
     names = {name.lower() for method in methods for name in (method.name, method.title)}
     shared = {"", "method", "methods", *Experiment.model_fields}
 
     def concerns(path: str) -> bool:
         return path.rpartition(".")[0].lower() in names | shared
 
-    grid = {path: values for path, values in changed.sweep.grid.items() if concerns(path)}
-    together = [t for t in changed.sweep.together if all(concerns(path) for path in t)]
-    sweep = changed.sweep.model_copy(update={"grid": grid, "together": together})
-    return changed.model_copy(update={"methods": methods, "sweep": sweep})
+    grid = {path: values for path, values in experiment.sweep.grid.items() if concerns(path)}
+    together = [t for t in experiment.sweep.together if all(concerns(path) for path in t)]
+    sweep = experiment.sweep.model_copy(update={"grid": grid, "together": together})
+    return experiment.model_copy(update={"methods": methods, "sweep": sweep})
 
 
 def _require_known(who: str, kind: str, name: str, known: Sequence[str]) -> None:

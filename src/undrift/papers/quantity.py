@@ -106,24 +106,32 @@ class Value:
         return f">{self.number:g}" if self.beyond else self.number
 
 
-def lead(better: Value, worse: Value, *, rises: bool, factor: bool = False) -> float | None:
-    """Return by how much, or how many times, the first is better; None if it cannot be said.
+def lead(
+    better: Value, worse: Value, *, rises: bool, factor: bool = False
+) -> tuple[float, float] | None:
+    """Return the least and the most by which, or how many times, the first can be better.
 
-    Where a value lies beyond a bound this is the least that it can be. A run that diverged
-    is worse than any that did not.
+    The two differ where a value lies beyond a bound. A run that diverged is worse than any that did
+    not; None says that both did.
     """
+    if math.isnan(better.number) and math.isnan(worse.number):
+        return None
     if math.isnan(worse.number):
-        return None if math.isnan(better.number) else math.inf
+        return math.inf, math.inf
     if math.isnan(better.number):
-        return -math.inf
-    if rises:
-        if worse.beyond:
-            return None
-        high, low = better.number, worse.number
-    else:
-        high, low = worse.number, better.number
-        if better.beyond:
-            return None if worse.beyond else (0.0 if factor else high - low)
+        return -math.inf, -math.inf
+    high, low = (better, worse) if rises else (worse, better)
+    (least_high, most_high), (least_low, most_low) = _ends(high), _ends(low)
     if factor:
-        return high / low if low else math.inf
-    return high - low
+        return _ratio(least_high, most_low), _ratio(most_high, least_low)
+    return least_high - most_low, most_high - least_low
+
+
+def _ends(value: Value) -> tuple[float, float]:
+    return value.number, math.inf if value.beyond else value.number
+
+
+def _ratio(high: float, low: float) -> float:
+    if math.isinf(low):
+        return 0.0
+    return high / low if low else math.inf

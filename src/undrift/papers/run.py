@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from undrift import __version__
@@ -14,13 +15,15 @@ from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.scales import PanelRun, is_at_hand, plan
 from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
-from undrift.results.filenames import ENVIRONMENT, EXPERIMENT
-from undrift.results.trial import Trial
+from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
+from undrift.results.trial import Trial, read_trial
 from undrift.runs.build import resolve_experiment
 from undrift.runs.folder import describe, read_environment
+from undrift.runs.jobs import ONLY_JOB, Job
+from undrift.runs.jobs import jobs as planned_jobs
 from undrift.runs.run_job import Observer
 from undrift.runs.runner import RunOptions, run_experiment
-from undrift.runs.spelling import FLAGS
+from undrift.runs.spelling import Spelling
 
 RESULTS = Path("runs") / "papers"  # below the current folder
 
@@ -48,15 +51,20 @@ def run_paper(
 ) -> StoredPaper:
     """Run what is not finished, panel by panel, and return what was measured so far.
 
-    Panels that an earlier start has finished are kept, and an interrupted job goes on from its
-    last checkpoint. Everything that can be refused is refused before the first round.
+    Trials that an earlier start has finished are kept, also those of other seeds, and an
+    interrupted one goes on from its last checkpoint. Everything that can be refused is refused
+    before the first round.
     """
     paper = entry.paper
-    runs = _runnable(entry, scale, seeds)
     folder = results_folder(entry, scale, out)
-    resumed = [_earlier(folder / run.folder, run.experiment, force=force) for run in runs]
-    stored = _stored(entry, paper, scale, [])
-    done: list[tuple[PanelRun, Sequence[Trial]]] = []
+    runs = [_with_earlier_seeds(run, folder) for run in _runnable(entry, scale, seeds)]
+    resumed = [_is_earlier(folder / run.folder, run.experiment, force=force) for run in runs]
+    trials = {
+        run.folder: _ended_trials(folder / run.folder) if resume else []
+        for run, resume in zip(runs, resumed, strict=True)
+    }
+    command = f"undrift papers run {entry.name} --scale {scale}"
+    command += "" if out is None else f" --out {out}"
     for number, (run, resume) in enumerate(zip(runs, resumed, strict=True), 1):
         on_panel(run, number, len(runs))
         place = folder / run.folder
@@ -65,16 +73,32 @@ def run_paper(
             force=force,
             resume=place if resume else None,
             jobs=jobs,
-            spelling=FLAGS,
+            spelling=Spelling(flags=True, command=command),
             observer=observer or Observer(),
         )
         result = run_experiment(run.experiment, run.folder, options)
-        done.append((run, result.trials))
-        stored = _stored(entry, paper, scale, done)
-        stored.write(results_file(entry, scale, out))
+        trials[run.folder] = result.trials
+        _stored(entry, paper, scale, runs, trials).write(results_file(entry, scale, out))
         if result.stopped:
             raise KeyboardInterrupt
-    return stored
+    return _stored(entry, paper, scale, runs, trials)
+
+
+def _with_earlier_seeds(run: PanelRun, folder: Path) -> PanelRun:
+    """Return the panel with the seeds that its folder has, too."""
+    place = folder / run.folder
+    if not (place / EXPERIMENT).is_file():
+        return run
+    seeds = sorted({*Experiment.read(place / EXPERIMENT).seeds, *run.experiment.seeds})
+    return replace(run, experiment=run.experiment.changed({"seeds": seeds}))
+
+
+def _ended_trials(place: Path) -> Sequence[Trial]:
+    """Return what an earlier start has finished."""
+    planned = [
+        read_trial(place, job.name) for job in planned_jobs(Experiment.read(place / EXPERIMENT))
+    ]
+    return [trial for trial in planned if trial is not None and trial.ended]
 
 
 def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun]:
@@ -114,24 +138,45 @@ def _require_data(run: PanelRun) -> None:
         )
 
 
-def _earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
-    """Return whether a folder holds this experiment, and give it the seeds of this start."""
-    if force or not (place / EXPERIMENT).is_file() or not (place / ENVIRONMENT).is_file():
+def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
+    """Return whether a folder holds this experiment, and give it the seeds of this start.
+
+    With `force` the results of another experiment are replaced; they are refused without it.
+    """
+    if not (place / EXPERIMENT).is_file() or not (place / ENVIRONMENT).is_file():
         return False
     earlier, new = Experiment.read(place / EXPERIMENT), resolve_experiment(experiment)
     if earlier.model_copy(update={"seeds": new.seeds}) != new:
+        if force:
+            return False
         raise ValueError(
             f"papers run needs a folder of this version of the file, got {str(place)!r} with "
             "another's results; replace them with --force, or choose another --out."
         )
     if earlier.seeds != new.seeds:
+        _rename_only_trial(place, planned_jobs(earlier), planned_jobs(new))
         describe(place, new, read_environment(place))
     return True
 
 
+def _rename_only_trial(place: Path, earlier: Sequence[Job], new: Sequence[Job]) -> None:
+    """Give the only trial of a folder the name that it has among several."""
+    if len(earlier) > 1 or len(new) == 1:
+        return
+    name = next(job.name for job in new if job.seed == earlier[0].seed)
+    for path in (*place.glob(f"{ONLY_JOB}.*"), place / CHECKPOINTS / ONLY_JOB):
+        if path.exists():
+            path.rename(path.with_name(path.name.replace(ONLY_JOB, name, 1)))
+
+
 def _stored(
-    entry: PaperEntry, paper: Paper, scale: str, done: Sequence[tuple[PanelRun, Sequence[Trial]]]
+    entry: PaperEntry,
+    paper: Paper,
+    scale: str,
+    runs: Sequence[PanelRun],
+    trials: Mapping[str, Sequence[Trial]],
 ) -> StoredPaper:
+    done = [(run, [t for t in trials[run.folder] if t.ended]) for run in runs]
     return StoredPaper(
         name=entry.name,
         item=paper.item,
@@ -139,7 +184,8 @@ def _stored(
         fingerprint=fingerprint(paper, scale),
         undrift=__version__,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        panels=[stored_panel(run, trials) for run, trials in done],
-        trials=[each for run, trials in done for each in stored_trials(paper, run, trials)],
+        panels=[stored_panel(run, ended) for run, ended in done if ended],
+        trials=[each for run, ended in done for each in stored_trials(paper, run, ended)],
+        planned=sum(len(planned_jobs(run.experiment)) for run in runs),
         machine=f"{os.cpu_count()} cores, {platform.machine()}",
     )

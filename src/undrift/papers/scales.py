@@ -16,7 +16,7 @@ from undrift.config.experiment import Data, Experiment
 from undrift.config.sweep import Sweep
 from undrift.core import AllReduce, Federated
 from undrift.data.datasets import PUBLISHED, find
-from undrift.papers.file import Paper, SmallPanel, StandIn, panel_experiment
+from undrift.papers.file import Paper, SmallPanel, StandIn, panel_experiment, with_methods
 from undrift.papers.quantity import Quantity
 from undrift.runs.build import load_dataset
 
@@ -39,10 +39,11 @@ class PanelRun:
 
     @property
     def same(self) -> bool:
-        """Return whether data, network and rounds are the document's."""
+        """Return whether data, network, rounds, work and targets are the document's."""
         ours, theirs = self.experiment, self.full
-        alike = ours.model == theirs.model and ours.training.rounds == theirs.training.rounds
-        return alike and self.stand_in is None
+        alike = ours.model == theirs.model and ours.training == theirs.training
+        targets = ours.evaluation.target == theirs.evaluation.target
+        return alike and targets and self.stand_in is None
 
     def locate(self, quantity: Quantity) -> Quantity:
         """Return where a quantity of the document is read off this run.
@@ -125,22 +126,17 @@ def _small(paper: Paper, panel: str, full: Experiment) -> Experiment | None:
             grid = False
         else:
             gone |= set(each.methods or [method.title for method in full.methods])
-    methods = [method for method in full.methods if method.title not in gone]
-    if not methods:
+    titles = [method.title for method in full.methods if method.title not in gone]
+    if not titles:
         return None
-    kept = full if grid else full.model_copy(update={"sweep": Sweep()})
-    kept = kept.model_copy(update={"methods": methods})
+    kept = with_methods(full, titles)
+    kept = kept if grid else kept.model_copy(update={"sweep": Sweep()})
     return _rescaled(kept, small, small.panel.get(panel, SmallPanel()))
 
 
 def _rescaled(experiment: Experiment, small: SmallPanel, own: SmallPanel) -> Experiment:
     """Return the experiment with the network, rounds and evaluation of a scale."""
     values = experiment.values()
-    titles = {method.title for method in experiment.methods}
-    sweep = values.get("sweep", {})
-    kept = {p: v for p, v in sweep.get("grid", {}).items() if _concerns(p, experiment, titles)}
-    if sweep:
-        values["sweep"] = {**sweep, "grid": kept}
     model = own.model or small.model
     if model is not None:
         values["model"] = model
@@ -154,16 +150,10 @@ def _rescaled(experiment: Experiment, small: SmallPanel, own: SmallPanel) -> Exp
     return Experiment.of(values)
 
 
-def _concerns(path: str, experiment: Experiment, titles: set[str]) -> bool:
-    section = path.rpartition(".")[0].lower()
-    names = {name.lower() for name in titles} | {m.name.lower() for m in experiment.methods}
-    return section in names | {"method", "methods", *Experiment.model_fields}
-
-
 def _durable(experiment: Experiment) -> Experiment:
     """Return the experiment with checkpoints, and with validation data if a grid is searched."""
     every = max(1, experiment.training.rounds // CHECKPOINTS)
-    changes: dict[str, Any] = {"engine.checkpoint_every": every}
+    changes: dict[str, Any] = {"engine.checkpoint_every": every, "engine.save_models": False}
     if not experiment.sweep.empty:
         changes["data.validation"] = VALIDATION
     return experiment.changed(changes)
@@ -181,7 +171,7 @@ def _glance(experiment: Experiment) -> Experiment:
     data["test_samples"] = 20
     # The training loss is that of all samples, which takes longer than the two rounds.
     values["evaluation"] = {**values.get("evaluation", {}), "every": 2, "train_loss": False}
-    values["engine"] = {"mode": "loop", "kernels": False}
+    values["engine"] = {"mode": "loop", "kernels": False, "save_models": False}
     classes = [method.cls for method in experiment.methods]
     if any(issubclass(cls, Federated) for cls in classes):
         training["participation"] = 2

@@ -65,7 +65,9 @@ class StoredPaper:
     date: str
     panels: list[StoredPanel]
     trials: list[StoredTrial]
+    planned: int = 0  # trials, finished or not
     machine: str = ""
+    source: str = field(default="", compare=False)  # where the results were read
 
     def write(self, path: Path) -> None:
         """Write the results as JSON."""
@@ -80,10 +82,17 @@ def fingerprint(paper: Paper, scale: str) -> str:
     """
     names = {"experiment", "panels"} | ({"small", "stand_in"} if scale != "full" else set())
     values = paper.model_dump(mode="json", include=names, exclude_unset=True)
-    if values.get("small"):
-        values["small"].pop("why", None)
+    for each in _explained(values):
+        each.pop("why", None)
+        each.pop("hours", None)
     text = json.dumps(values, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _explained(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tables of a file that hold reasons and estimates beside what is run."""
+    small = values.get("small") or {}
+    return [small, *small.get("left_out", ()), *values.get("stand_in", {}).values()]
 
 
 def quantities(paper: Paper, panel: str) -> list[Quantity]:
@@ -187,6 +196,5 @@ def require_same_version(stored: StoredPaper, paper: Paper, path: Path) -> None:
     if stored.fingerprint != fingerprint(paper, stored.scale):
         raise ValueError(
             f"papers show needs results of this version of {stored.name}, got those of another in "
-            f"{path}; run it again with undrift papers run {stored.name} --scale {stored.scale} "
-            "--force."
+            f"{path}; run it again with undrift papers run {stored.name} --scale {stored.scale}."
         )

@@ -130,7 +130,10 @@ def print_paper(
 
 def _print_setting(paper: Paper, stored: StoredPaper, console: Console) -> None:
     seeds = len({trial.seed for trial in stored.trials})
-    lines = [f"Ours: scale {stored.scale}, {_number(seeds, 'seed')}, {stored.date}."]
+    ran = len(stored.trials)
+    part = "" if ran == stored.planned else f", {ran} of {_number(stored.planned, 'trial')}"
+    whose = f"Ours ({stored.source})" if stored.source else "Ours"
+    lines = [f"{whose}: scale {stored.scale}, {_number(seeds, 'seed')}{part}, {stored.date}."]
     if stored.scale == "small" and paper.small is not None:
         lines.append(paper.small.why.strip())
     lines += [
@@ -159,33 +162,42 @@ def _tables(rows: Sequence[ComparedCell], *, alone: bool) -> list[Table]:
     panels: dict[str, list[ComparedCell]] = {}
     for row in rows:
         panels.setdefault(row.cell.panel, []).append(row)
-    groups: dict[tuple[Quantity, ...], list[str]] = {}
+    groups: dict[tuple[tuple[Quantity, Quantity | None], ...], list[str]] = {}
     for panel, own in panels.items():
-        key = tuple(dict.fromkeys(row.cell.quantity for row in own))
+        key = tuple(dict.fromkeys((row.cell.quantity, row.located) for row in own))
         groups.setdefault(key, []).append(panel)
     return [
-        _table(quantities, {panel: panels[panel] for panel in names}, alone=alone)
-        for quantities, names in groups.items()
+        _table(columns, {panel: panels[panel] for panel in names}, alone=alone)
+        for columns, names in groups.items()
     ]
 
 
 def _table(
-    quantities: Sequence[Quantity], panels: dict[str, list[ComparedCell]], *, alone: bool
+    columns: Sequence[tuple[Quantity, Quantity | None]],
+    panels: dict[str, list[ComparedCell]],
+    *,
+    alone: bool,
 ) -> Table:
     title = "The document" if alone else "The document / ours (difference)"
     table = Table("panel", "method", title=title)
-    for quantity in quantities:
+    for quantity, located in columns:
         unit = f", {quantity.unit}" if quantity.unit not in ("", "rounds", "gradients") else ""
-        table.add_column(escape(f"{quantity.text}{unit}"), justify="right")
+        ours = "" if located is None or alone else f" (ours {_place(located)})"
+        table.add_column(escape(f"{quantity.text}{ours}{unit}"), justify="right")
     for panel, rows in panels.items():
         methods = list(dict.fromkeys(row.cell.method for row in rows))
         by_place = {(row.cell.method, row.cell.quantity): row for row in rows}
         for i, method in enumerate(methods):
-            found = [by_place.get((method, quantity)) for quantity in quantities]
+            found = [by_place.get((method, quantity)) for quantity, _ in columns]
             cells = ["" if row is None else _cell(row, alone=alone) for row in found]
             table.add_row(escape(panel) if i == 0 else "", escape(method), *cells)
         table.add_section()
     return table
+
+
+def _place(quantity: Quantity) -> str:
+    """Return the round or the target of a quantity in words."""
+    return f"at {quantity.at}" if quantity.at is not None else f"{100 * (quantity.target or 0):g} %"
 
 
 def _cell(row: ComparedCell, *, alone: bool) -> str:
@@ -228,7 +240,8 @@ def _claims_table(judged: Sequence[Judged], stored: StoredPaper | None) -> Table
     table.add_column(f"ours{scale}")
     words = {True: "agree", False: "contradict it", None: "-"}
     for each in judged:
-        seeds = f", {sum(map(bool, each.seeds))} of {len(each.seeds)} seeds"
+        counts = [sum(result is word for result in each.seeds) for word in (True, False, None)]
+        seeds = ": {} for, {} against, {} open".format(*counts)
         text = each.verdict + (seeds if each.verdict == UNDECIDED else "")
         if each.without and each.verdict != NOT_RUN:
             text += f", without {', '.join(each.without)}"
@@ -258,6 +271,8 @@ def as_json(
         "kind": paper.kind,
         "scale": None if stored is None else stored.scale,
         "date": None if stored is None else stored.date,
+        "trials": None if stored is None else len(stored.trials),
+        "planned": None if stored is None else stored.planned,
         "published": [_row_json(row) for row in rows],
         "claims": [_claim_json(each) for each in judged],
         "readings": paper.readings.strip(),
@@ -279,6 +294,8 @@ def _row_json(row: ComparedCell) -> dict[str, Any]:
         "where": cell.where,
         "ours": _ours_json(row.ours),
         "as_published": _ours_json(row.as_published),
+        "ours_at": None if row.located is None else row.located.at,
+        "ours_target": None if row.located is None else row.located.target,
         "difference": row.difference,
     }
 

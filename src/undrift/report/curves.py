@@ -128,7 +128,9 @@ def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> MethodCurve 
     for name in SMOOTHINGS:
         stacked[name] = np.full((len(trials), len(grid)), np.nan)
         for row, each in zip(stacked[name], by_seed, strict=True):
-            row[np.searchsorted(grid, each.rounds)] = metrics.SMOOTHINGS[name](each.values)
+            row[np.searchsorted(grid, each.rounds)] = metrics.SMOOTHINGS[name](
+                each.rounds, each.values
+            )
         stacked[name][~np.isfinite(stacked[name])] = np.nan
     return MethodCurve(
         _spent(clocks, grid),

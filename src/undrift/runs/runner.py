@@ -205,7 +205,7 @@ class _Runner:
             names = {trial.name for trial in done}
             for job in left:
                 unfinished = None if job.name in names else self._recorder.earlier(job)
-                if unfinished is not None:
+                if unfinished is not None and not unfinished.ended:
                     self._observer.interrupt(job, unfinished, self._resume_command())
                     done.append(unfinished)
             return True

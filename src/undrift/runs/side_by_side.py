@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -90,6 +92,22 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C for a moment; a process that is started meanwhile ignores it from its start.
+
+    Ctrl-C reaches every process of a terminal, and the first process decides what it means.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Pool:
     """Holds processes that take one job after the other."""
 
@@ -99,7 +117,8 @@ class _Pool:
         for _ in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, threads), daemon=True)
-            process.start()
+            with _interrupts_ignored():
+                process.start()
             theirs.close()
             self._processes[ours] = process
 
@@ -131,7 +150,8 @@ class _Pool:
         if waiting:
             order = waiting.pop()
             jobs[connection] = order.job
-            connection.send(order)
+            with suppress(OSError):  # A process that has ended is found when it is heard.
+                connection.send(order)
 
     def _receive(self, connection: Connection, job: Job) -> tuple[str, Any]:
         try:
@@ -174,7 +194,6 @@ class _Sender(Observer):
 def _work(connection: Connection, threads: int) -> None:
     """Run the jobs that come until the connection is closed, or the process is asked to stop."""
     torch.set_num_threads(threads)
-    # Ctrl-C reaches every process of a terminal; the first process decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     with suppress(EOFError, OSError, KeyboardInterrupt):
@@ -193,8 +212,17 @@ def _outcome(order: _Order, connection: Connection) -> tuple[str, Any]:
             options=order.options,
         )
     except Exception as error:  # It is raised where the jobs were started.
-        return "error", error
+        return "error", _sendable(error)
     return "end", trial
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return the error, or its text if the error cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return UndriftError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _stop(number: int, frame: object) -> NoReturn:
