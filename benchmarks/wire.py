@@ -22,6 +22,9 @@ float32 is no compression. Communication is the rest of the synchronisation: wai
 work for the messages, and what every merge has alike (the check for finite values, the result's
 memory).
 
+`--figure 3.1a` and `--figure 3.5` measure those figures of the thesis instead, with more methods
+and a parameter server (`benchmarks/wire_figures.py`), and write them to --out.
+
 Writes everything to --json, whole rounds without the backend to --rounds (for `scale.py
 --measured`), and the picture of the rounds to --plot.
 """
@@ -367,18 +370,29 @@ def _spoken(link: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--coordinates", type=int, default=25_000_000)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=int, help="4; 3 in Figure 3.1a")
     parser.add_argument("--repeat", type=int, default=5, help="a third of it below 1 Gbit/s")
     parser.add_argument("--links", nargs="+", default=["loopback", "10gbit", "1gbit", "100mbit"])
     parser.add_argument("--json", type=Path, default=Path("runs/wire.json"))
     parser.add_argument("--rounds", type=Path, default=Path("runs/rounds.json"))
     parser.add_argument("--plot", type=Path, default=Path("docs/wire.png"))
+    parser.add_argument("--figure", choices=["3.1a", "3.5"], help="a figure of the thesis instead")
+    parser.add_argument(
+        "--code", choices=["fixed", "gamma", "delta", "omega"], help="--figure only"
+    )
+    parser.add_argument("--out", type=Path, help="JSON of --figure")
     parser.add_argument("--from-json", action="store_true", help="report and plot earlier results")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         worker(options.coordinates, options.repeat)
         return
+    if options.figure:
+        from benchmarks import wire_figures
+
+        wire_figures.run(options)
+        return
+    options.workers = options.workers or 4
     if not options.from_json:
         rows: list[Row] = []
         for link in options.links:

@@ -19,7 +19,13 @@ from undrift.config.hyperparameters import METHODS
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
-def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run(
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where an example may write
     names = runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
     CHECKS.get(path.stem, lambda _: None)(names)
@@ -39,7 +45,22 @@ def check_own_model_and_data(names: dict[str, Any]) -> None:
         assert names[record].accuracy > guessed + 0.25
 
 
-CHECKS = {"own_model_and_data": check_own_model_and_data}
+def check_trajectories(names: dict[str, Any]) -> None:
+    """FedAvg ends on the side of the fast client, FedNova on that of the slow one, as printed."""
+    ends = {name: path[-1] - names["optimum"] for name, path in names["paths"].items()}
+    away = {name: float(np.linalg.norm(end)) for name, end in ends.items()}
+    assert min(away["FedAvg"], away["FedNova"]) > 0.2
+    assert max(away["FedLin"], away["SCAFFOLD"], away["FedaGrac"]) < 0.05
+    slow, fast = (np.array(names["LINES"][i]) - names["optimum"] for i in (0, -1))
+    assert ends["FedAvg"] @ fast > 0 > ends["FedAvg"] @ slow
+    assert ends["FedNova"] @ slow > 0 > ends["FedNova"] @ fast
+    assert names["picture"].stat().st_size > 10_000
+
+
+CHECKS = {
+    "own_model_and_data": check_own_model_and_data,
+    "trajectories": check_trajectories,
+}
 
 
 def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,8 +56,9 @@ ALLOWED = {
         "base analysis config data devices models optim report results topology engine engine.base "
         "engine.checkpoint engine.processes engine.settings"
     ),
+    "papers": "base config data results runs undrift",
     "cli": (
-        "base algorithms config data devices models report results runs testing engine "
+        "base algorithms config data devices models papers report results runs testing "
         "engine.processes undrift"
     ),
     "ddp": "base comm engine.collectives engine.processes",

@@ -159,6 +159,9 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.optim.schedules import (
         piecewise as piecewise,
     )
+    from undrift.optim.schedules import (
+        staircase as staircase,
+    )
     from undrift.results import metrics as metrics
     from undrift.results.record import (
         PeerRecord as PeerRecord,
@@ -194,7 +197,7 @@ _MODULES = {  # module: the names that are taken from it
     "errors": "CheckpointError DataError DivergenceError UndriftError WorkerError",
     "models.layout": "group_norm",
     "optim.rules": "SGD Adam Momentum",
-    "optim.schedules": "Schedule exponential piecewise",
+    "optim.schedules": "Schedule exponential piecewise staircase",
     "results.record": "PeerRecord Record Totals",
     "results": "metrics",
     "runs.api": "run",

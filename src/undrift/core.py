@@ -58,6 +58,9 @@ class Objective(Protocol):
     def grad(self, x: Vector) -> Vector:
         """Return the gradient of F_i at x, weight decay and clipping included."""
 
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        """Return `grad(x)` and the same without weight decay and clipping, for one gradient."""
+
     def outputs(self, x: Vector) -> Outputs:
         """Return logits, features and loss of the model with parameters x."""
 
@@ -83,6 +86,10 @@ class Loop(Protocol):
     @property
     def mean_count(self) -> float:
         """Return sum_i w_i K_i over the cohort."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return how many coordinates each of the model's tensors has, in their order."""
 
     @property
     def full(self) -> Objective:
@@ -172,7 +179,19 @@ class Federated(ABC, Generic[S, B, C, U]):
 
 
 class Prelude(Federated[S, B, C, U]):
-    """Declares a method with one more exchange before the broadcast, over the same cohort."""
+    """Declares a method with one more exchange before the broadcast.
+
+    It is with all of the cohort, or with those who take part for the first time; see `asks`.
+    """
+
+    @property
+    def asks(self) -> Literal["all", "new", "nobody"]:
+        """Return whom the server asks in a round: "all" of the cohort, the "new", or "nobody".
+
+        The new are clients without a state. `hear` then gets the mean over them and a cohort of
+        them; a round without new clients has one exchange.
+        """
+        return "all"
 
     @abstractmethod
     def ask(self, server: S) -> Any:

@@ -34,6 +34,9 @@ class ZeroObjective:
     def grad(self, x: Vector) -> Vector:
         return torch.zeros_like(x)
 
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        return torch.zeros_like(x), torch.zeros_like(x)
+
     def outputs(self, x: Vector) -> Outputs:
         zero = x.new_zeros((1, 1))
         return Outputs(logits=zero, features=zero, loss=zero)
@@ -46,13 +49,15 @@ class ZeroLoop:
     """Is a `Loop` that takes no step and returns what it is given.
 
     The form of an upload is right if a method hands to its loop what it gets back, in form. Clients
-    with different numbers of steps cannot be stacked otherwise, so methods do so anyway.
+    with different numbers of steps cannot be stacked otherwise, so methods do so anyway. The model
+    counts as one tensor, so a wire with a number for each tensor has one number here.
     """
 
     t, mean_count = 0, 1.0
 
     def __init__(self, x: Vector) -> None:
         self.count, self.full = x.new_ones(()), ZeroObjective(x)
+        self.sizes = tuple(x.shape)
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         return init
@@ -84,7 +89,7 @@ def upload_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
 def _round(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> tuple[Any, Any, Any]:
     """Return upload, wire and client state of a round without steps."""
     loop = ZeroLoop(x0)
-    if isinstance(algorithm, Prelude):
+    if isinstance(algorithm, Prelude) and algorithm.asks != "nobody":
         answer, client, server = _answered(algorithm, x0)
         server = algorithm.hear(server, answer, Cohort(t=0, population=1, size=1, mass=1.0))
     else:

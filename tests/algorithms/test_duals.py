@@ -422,6 +422,56 @@ def assert_server_holds_the_means(run: ud.Run, w: Sequence[float]) -> None:
         assert mine.norm() > 1e-3
 
 
+@weights
+@pytest.mark.parametrize("mode", ["loop", "stacked"])
+def test_fedadmm_can_leave_those_never_seen_out_of_the_mean(w: Any, mode: str) -> None:
+    algorithm = FedADMM(lr=0.5, rho=1.0, average="seen")
+    run = unequal_run(algorithm, rounds=105, w=w, participation=pair_of_five, mode=mode)
+    for record in run:
+        held = {i: state.x_hat for i, state in run.client_states.items()}
+        total = sum(w[i] for i in held)
+        mean = sum(w[i] / total * x_hat for i, x_hat in held.items())
+        assert distance(run.x, mean) < 1e-12
+        assert (len(held) < N) == (record.round < 4)
+    assert_at_the_optimum(run, w)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedDyn(lr=0.3, alpha=1.4 / 0.3),
+        FedADMM(lr=0.3, rho=1.4 / 0.3),
+        FedSpeed(lr=0.3, lam=0.3 / 1.4, perturbation=False),
+    ],
+    ids=repr,
+)
+def test_prox_steps_may_overshoot(algorithm: Any) -> None:
+    """A step turns y - x into (1 - lr / lam) (y - x), which grows only beyond lr = 2 lam."""
+    run = unequal_end(algorithm, rounds=150)
+    assert distance(run.x, PROBLEM.optimum(UNEQUAL)) < 1e-7
+
+
+class UncheckedFedDC(FedDC):
+    def __post_init__(self) -> None:
+        pass
+
+
+class UncheckedFedPD(FedPD):
+    def __post_init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [UncheckedFedDC(lr=0.3, alpha=1.4 / 0.3), UncheckedFedPD(lr=0.3, eta=0.3 / 1.4)],
+    ids=repr,
+)
+def test_prox_steps_of_feddc_and_fedpd_may_not_overshoot(algorithm: Any) -> None:
+    """Where FedDyn still converges their states grow, so that both refuse lr > lam."""
+    run = unequal_end(algorithm, rounds=60)
+    assert distance(run.x, PROBLEM.optimum(UNEQUAL)) > 10
+
+
 @exact
 @weights
 def test_server_holds_the_weighted_means_over_all_clients(name: str, w: Sequence[float]) -> None:
@@ -644,6 +694,7 @@ def test_gradient_of_the_regulariser(row: Any) -> None:
         (FedPD(lr=0.1), 1, 1, 1, 2),
         (FedPD(lr=0.1, start="server"), 1, 1, 1, 1),
         (FedADMM(lr=0.1), 1, 1, 3, 2),
+        (FedADMM(lr=0.1, average="seen"), 1, 1 + 1 / D, 3 + 1 / D, 2 + 1 / D),
         (FedDC(lr=0.1), 2, 2, 3, 2),
     ],
     ids=repr,
@@ -811,14 +862,14 @@ def test_missing_square_term_is_negative_weight_decay() -> None:
         (lambda: FedCM(lr=0.1, alpha=1.5), r"alpha in \(0, 1\], got 1.5"),
         (lambda: FedCM(lr=0), "lr > 0"),
         (lambda: FedDyn(lr=0.1, alpha=0), "FedDyn needs alpha > 0"),
-        (lambda: FedDyn(lr=0.5, alpha=2.1), "FedDyn needs alpha <= 1 / lr = 2, got 2.1; with"),
+        (lambda: FedDyn(lr=0.5, alpha=4.1), "FedDyn needs alpha <= 2 / lr = 4, got 4.1; above"),
         (lambda: FedADMM(lr=0.1, rho=-1), "FedADMM needs rho > 0"),
-        (lambda: FedADMM(lr=0.5, rho=2.1), "FedADMM needs rho <= 1 / lr = 2, got 2.1; with"),
+        (lambda: FedADMM(lr=0.5, rho=4.1), "FedADMM needs rho <= 2 / lr = 4, got 4.1; above"),
         (lambda: FedDC(lr=0.1, alpha=0), "FedDC needs alpha > 0"),
-        (lambda: FedDC(lr=0.5, alpha=2.1), "FedDC needs alpha <= 1 / lr = 2, got 2.1; with"),
+        (lambda: FedDC(lr=0.5, alpha=4.1), "FedDC needs alpha <= 1 / lr = 2, got 4.1; above"),
         (lambda: FedPD(lr=0.1, p=1.0), r"p in \[0, 1\), got 1.0; .* nobody would ever communicate"),
         (lambda: FedPD(lr=0.1, p=-0.1), r"p in \[0, 1\), got -0.1"),
-        (lambda: FedPD(lr=0.1, eta=0.05), "FedPD needs eta >= lr = 0.1, got 0.05; with"),
+        (lambda: FedPD(lr=0.1, eta=0.05), "FedPD needs eta >= lr = 0.1, got 0.05; below"),
         (lambda: FedPD(lr=0.1, start="x"), "start to be one of own, server"),  # type: ignore
     ],
 )

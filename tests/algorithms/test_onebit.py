@@ -29,8 +29,11 @@ METHODS = [
     ud.SignSGD(lr=0.01, rule=ud.Momentum(0.8), code="gamma"),
     ud.EFSignSGD(lr=0.1),
     ud.SSDM(lr=0.01),
-    ud.SSDM(lr=0.01, norm="max", code="omega"),
+    ud.SSDM(lr=0.01, scale="max", code="omega"),
+    ud.SSDM(lr=0.1, server_lr=0.01, beta=0.0, rule=ud.Momentum(0.8), norm="inf"),
+    ud.SSDM(lr=0.1, server_lr=0.01, scale="own"),
     ud.CascadingSSDM(lr=0.001),
+    ud.CascadingSSDM(lr=0.1, server_lr=0.01, beta=0.0, rule=ud.Momentum(0.8), norm="inf"),
     ud.Marsit(lr=0.1, server_lr=0.01),
     ud.Marsit(lr=0.1, server_lr=0.01, period=3, rule=ud.Adam()),
 ]
@@ -39,8 +42,8 @@ METHODS = [
 def name_of(algorithm: Any) -> str:
     changed = [
         str(getattr(algorithm, f))
-        for f in ("rule", "code", "norm", "period")
-        if getattr(algorithm, f, None) not in (None, ud.SGD(), "fixed", "none")
+        for f in ("rule", "code", "norm", "scale", "period")
+        if getattr(algorithm, f, None) not in (None, ud.SGD(), "fixed", "none", "l2")
     ]
     return "-".join([type(algorithm).__name__, *changed])
 
@@ -264,26 +267,55 @@ def test_ssdm_draws_plus_with_one_half_and_half_the_share_of_the_norm():
     assert (z.abs() / (1 - mean[::each] ** 2).sqrt()).max() < 5
 
 
-@pytest.mark.parametrize("norm", ["none", "max"])
-def test_ssdm_with_the_largest_norm_is_unbiased(norm):
+@pytest.mark.parametrize("norm", ["l2", "inf"])
+@pytest.mark.parametrize("scale", ["none", "max", "own"])
+def test_ssdm_is_unbiased_where_the_norm_scales_its_signs(scale, norm):
     n, each = 200, 30
     rows = torch.tensor([[0.7, -0.2, 1.1], [3.0, 1.0, -0.5], [-0.1, 0.0, 0.2]]).double()
     rows = rows.repeat_interleave(each, 1)
-    run = constant(ud.SSDM(lr=1.0, beta=0.0, norm=norm), rows, rounds=n)
-    x = finished(run).mean
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    scale = lengths.max() if norm == "max" else lengths
-    v = rows / scale
-    factor = float(lengths.max()) if norm == "max" else 1.0
-    spread = factor * (1 - v**2).sum(0).sqrt() / 3
+    method = ud.SSDM(lr=1.0, beta=0.0, norm=norm, scale=scale)
+    x = finished(constant(method, rows, rounds=n, allreduce="server")).mean
+    order = 2 if norm == "l2" else math.inf
+    lengths = torch.linalg.vector_norm(rows, ord=order, dim=1, keepdim=True)
+    v = rows / (lengths.max() if scale == "max" else lengths)
+    factors = {"none": torch.ones(1), "max": lengths.max(), "own": lengths}[scale].double()
+    spread = (factors**2 * (1 - v**2)).sum(0).sqrt() / 3
 
     def z(mean: Tensor) -> float:
-        return (
-            float(((-x / n - mean) / spread).view(3, each).mean(1).abs().max()) * (n * each) ** 0.5
-        )
+        sums = ((-x / n - mean) / spread.clamp(min=1e-9)).view(3, each).mean(1)
+        return float(sums.abs().max()) * (n * each) ** 0.5
 
-    assert z(factor * v.mean(0)) < 5
-    assert (z(rows.mean(0)) > 5) == (norm == "none")
+    assert z((factors * v).mean(0)) < 5
+    assert (z(rows.mean(0)) > 5) == (scale == "none")
+
+
+@pytest.mark.parametrize("make", [ud.SSDM, ud.CascadingSSDM], ids=lambda m: m.__name__)
+def test_server_lr_is_the_step_and_lr_that_of_the_local_steps(make):
+    """Constant gradients make the same momentum at every lr, so that only the step differs."""
+    one = finished(constant(make(lr=0.5), B, rounds=3, work=ud.Steps(4)))
+    other = finished(constant(make(lr=7.0, server_lr=0.5), B, rounds=3, work=ud.Steps(4)))
+    assert distance(one.mean, other.mean) < 1e-12 * float(one.mean.abs().max())
+    assert distance(other.state.m, one.state.m) < 1e-12
+
+
+@pytest.mark.parametrize("make", [ud.SSDM, ud.CascadingSSDM], ids=lambda m: m.__name__)
+def test_one_worker_without_noise_is_the_sign_of_the_rules_direction(make):
+    """Where all magnitudes are the maximum norm, every sign is certain."""
+    row = torch.tensor([[1.0, -1.0, -1.0, 1.0]]).double()
+    method = make(lr=0.1, server_lr=0.01, beta=0.0, norm="inf", rule=ud.Momentum(0.5))
+    run = finished(constant(method, row, rounds=2))
+    lengths = [1.0, 1.0] if make is ud.SSDM else [1.0, 1.5]  # the cascade has the norm, too
+    assert distance(run.x, -0.01 * sum(lengths) * row[0]) < 1e-15
+
+
+def test_own_norms_cost_one_bit_on_the_way_to_a_server_and_full_precision_back():
+    rows = torch.ones(4, 24)
+    own, exact = (
+        next(constant(how, rows, allreduce="server"))
+        for how in (ud.SSDM(lr=0.1, scale="own"), ud.PSGD(lr=0.1))
+    )
+    assert own.bytes_up == 4 * (4 + 24 // 8)
+    assert own.bytes_down == exact.bytes_down == 4 * 24 * 4
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
@@ -298,8 +330,11 @@ def test_the_momentum_is_an_average(make, beta):
     "algorithm",
     [
         ud.SSDM(lr=0.1),
-        ud.SSDM(lr=0.1, norm="max"),
+        ud.SSDM(lr=0.1, scale="max"),
+        ud.SSDM(lr=0.1, scale="own"),
+        ud.SSDM(lr=0.1, norm="inf"),
         ud.CascadingSSDM(lr=0.1),
+        ud.CascadingSSDM(lr=0.1, norm="inf"),
         ud.EFSignSGD(lr=0.1),
         ud.Marsit(lr=0.1, period=2),
     ],
@@ -320,13 +355,13 @@ def test_gradients_of_zero_and_nearly_zero_are_harmless(algorithm, size):
 # Marsit
 
 
-@pytest.mark.parametrize("norm", ["none", "max"])
+@pytest.mark.parametrize("scale", ["none", "max", "own"])
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
-def test_ssdm_survives_gradients_whose_squares_are_subnormal(norm, mode):
+def test_ssdm_survives_gradients_whose_squares_are_subnormal(scale, mode):
     """float32 norms lose digits there, and a share of the norm may exceed one."""
     for power in range(40):
         rows = 10 ** (-24 + power / 13) * torch.tensor([[1.0, 0.1, -0.3]] * 2)
-        run = finished(constant(ud.SSDM(lr=1.0, beta=0.0, norm=norm), rows, rounds=1, mode=mode))
+        run = finished(constant(ud.SSDM(lr=1.0, beta=0.0, scale=scale), rows, mode=mode))
         assert run.x.isfinite().all()
 
 
@@ -611,7 +646,13 @@ REFUSED = {
     "decay-2": (lambda: ud.Marsit(lr=0.1, period=2, decay=2.0), r"decay in \(0, 1\]"),
     "beta-1": (lambda: ud.SSDM(lr=0.1, beta=1.0), r"beta in \[0, 1\)"),
     "cascading-beta-1": (lambda: ud.CascadingSSDM(lr=0.1, beta=1.0), r"beta in \[0, 1\)"),
-    "norm": (lambda: ud.SSDM(lr=0.1, norm="l2"), "norm to be one of none, max"),
+    "norm": (lambda: ud.SSDM(lr=0.1, norm="max"), "norm to be one of l2, inf"),
+    "cascading-norm": (lambda: ud.CascadingSSDM(lr=0.1, norm=2), "norm to be one of l2, inf"),
+    "scale": (lambda: ud.SSDM(lr=0.1, scale="l2"), "scale to be one of none, max, own"),
+    "own-code": (lambda: ud.SSDM(lr=0.1, scale="own", code="gamma"), 'code "fixed" beside scale'),
+    "ssdm-server_lr": (lambda: ud.SSDM(lr=0.1, server_lr=0.0), "server_lr > 0"),
+    "cascading-server_lr": (lambda: ud.CascadingSSDM(lr=0.1, server_lr=0.0), "server_lr > 0"),
+    "ssdm-rule": (lambda: ud.SSDM(lr=0.1, rule=ud.Adam), "a rule such as"),
     "code": (lambda: ud.SignSGD(lr=0.1, code="zip"), "code to be one of fixed, gamma"),
     "rule": (lambda: ud.Marsit(lr=0.1, rule=ud.Adam), "a rule such as"),
     "torus": (lambda: one_step_run(ud.PSGD(lr=0.1), allreduce="torus:2x2"), "number of workers, 5"),

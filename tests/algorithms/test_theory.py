@@ -682,7 +682,7 @@ def test_fedagrac_server_can_read_the_average_gradient_off_the_displacement(sche
     """avg_i = (x - y_i) / (lr K_i) - lam (nu - nu_i); it or the first gradient is what is sent."""
     lr = 0.4
     uploads: dict[int, Any] = {}
-    algorithm = ud.FedaGrac(lr=lr, lam=lam, scheme=scheme)
+    algorithm = ud.FedaGrac(lr=lr, lam=lam, scheme=scheme, nu_scope="participants")
     run = run_from_start(
         algorithm, rounds=3, tap=lambda up: uploads.__setitem__(up.client, up.upload)
     )
@@ -693,7 +693,7 @@ def test_fedagrac_server_can_read_the_average_gradient_off_the_displacement(sche
             assert distance(run.client_states[i].nu, read_off) < 1e-13
             due = read_off if average else A[i] @ (x - B[i])
             assert distance(nu + uploads[i].nu, due) < 1e-13
-        x, nu = run.state
+        x, nu = run.state.x, run.state.nu
         nu_i = torch.stack([run.client_states[i].nu for i in range(N)])
 
 

@@ -39,6 +39,7 @@ COMMANDS = (
     "run",
     "compare",
     "sweep",
+    "papers",
     "report",
     "init",
     "list",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ from undrift.core import Draw
 
 LEVELS = [1, 2, 3, 7, 127, 1000]
 DTYPES = [torch.float32, torch.float64]
-CODECS: list[Any] = [*(QSGD(levels=s) for s in LEVELS), ScaledSign(), TopK(0.3), TopK(k=1)]
+BUCKETS: list[Any] = [QSGD(bucket=16), QSGD(levels=3, bucket=7), QSGD(bits=4, bucket=1)]
+CODECS: list[Any] = [
+    *(QSGD(levels=s) for s in LEVELS),
+    *BUCKETS,
+    ScaledSign(),
+    TopK(0.3),
+    TopK(k=1),
+]
 sizes = st.integers(1, 70)
 seeds = st.integers(0, 10**6)
 
@@ -49,7 +57,8 @@ def transported(wire: Wire) -> tuple[Wire, int]:
 
 def bytes_expected(codec: Any, size: int, itemsize: int) -> int:
     if isinstance(codec, QSGD):
-        return itemsize + math.ceil(size * math.ceil(math.log2(2 * codec.s + 1)) / 8)
+        norms = 1 if codec.bucket is None else math.ceil(size / int(codec.bucket))
+        return norms * itemsize + math.ceil(size * math.ceil(math.log2(2 * codec.s + 1)) / 8)
     if isinstance(codec, ScaledSign):
         return itemsize + math.ceil(size / 8)
     return codec.count(size) * (itemsize + 4)
@@ -243,6 +252,89 @@ def test_precisions_agree() -> None:
     assert float((single - double).abs().max()) < 1e-5 * float(v.norm())
 
 
+# --- QSGD in buckets
+
+TENSORS = (6, 1, 40, 12, 24)  # 83 in all
+
+
+def cut(codec: QSGD, v: Tensor, tensors: Sequence[int]) -> list[Tensor]:
+    """The parts of v that have a norm each."""
+    if codec.bucket == "tensor":
+        return list(v.split(list(tensors)))
+    width = len(v) if codec.bucket is None else int(codec.bucket)
+    return [v[i : i + width] for i in range(0, len(v), width)]
+
+
+@pytest.mark.parametrize("codec", [*BUCKETS, QSGD(levels=5, bucket="tensor")], ids=repr)
+@pytest.mark.parametrize("size", [1, 16, 83])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_each_bucket_is_coded_as_a_vector_of_its_own(
+    codec: QSGD, size: int, dtype: torch.dtype
+) -> None:
+    """The parts one after the other, with the uniforms of their own coordinates."""
+    tensors = TENSORS if size == 83 else (size,)
+    v = vector(size, 6, dtype) * 10.0 ** torch.linspace(-3, 3, size, dtype=dtype)
+    uniforms = cut(codec, draws(3)("", v), tensors)
+    alone = QSGD(levels=codec.s)
+    expected = []
+    for part, own in zip(cut(codec, v, tensors), uniforms, strict=True):
+        expected.append(alone.decode(alone.encode(part, lambda _, like, own=own: own)))
+    wire = codec.encode(v, draws(3), tensors)
+    assert torch.allclose(codec.decode(wire), torch.cat(expected), rtol=1e-6, atol=0)
+    packed = math.ceil(size * codec.width / 8)
+    assert tree.nbytes(wire) == len(expected) * dtype.itemsize + packed
+
+
+@pytest.mark.parametrize("bucket", [4, 5, "tensor"])
+def test_buckets_are_unbiased_with_the_exact_variance(bucket: Any) -> None:
+    trials, codec, tensors = 20_000, QSGD(levels=3, bucket=bucket), (2, 7, 4)
+    v = vector(13, 3) * torch.tensor([1.0] * 6 + [50.0] * 7).double()
+    keys = torch.tensor([keyed.key(0, "trial", i) for i in range(trials)])
+    got = vmap(lambda key: codec.decode(codec.encode(v, draws(key), tensors)))(keys)
+    variance = []
+    for part in cut(codec, v, tensors):
+        u = codec.s * part.abs() / part.norm()
+        variance.append((part.norm() / codec.s) ** 2 * (u - u.floor()) * (1 - u + u.floor()))
+        own = codec.error(len(part)) * part.norm() ** 2
+        assert variance[-1].sum() <= own
+    exact = torch.cat(variance)
+    assert ((got.mean(0) - v).abs() <= 5 * (exact / trials).sqrt() + 1e-12).all()
+    squared = ((got - v) ** 2).sum(1)
+    assert abs(squared.mean() - exact.sum()) <= 5 * squared.std() / math.sqrt(trials)
+    assert exact.sum() <= codec.error(13) * v.norm() ** 2
+
+
+def test_the_bound_is_that_of_a_bucket() -> None:
+    assert QSGD(bucket=512).error(10**7) == QSGD().error(512) == 512 / 127**2
+    assert QSGD(bucket=512).error(100) == QSGD().error(100)
+    assert QSGD(bucket="tensor").error(10**7) == QSGD().error(10**7), "a model may be one tensor"
+
+
+def test_without_sizes_a_vector_is_one_tensor() -> None:
+    v = vector(20, 1)
+    one = QSGD(bucket="tensor")
+    assert torch.equal(
+        one.decode(one.encode(v, draws(4))), QSGD().decode(QSGD().encode(v, draws(4)))
+    )
+    assert torch.equal(
+        one.decode(one.encode(v, draws(4), (8, 0, 12))),
+        one.decode(one.encode(v, draws(4), (8, 12))),
+    )
+
+
+def test_tensors_under_vmap_are_bit_for_bit_as_alone() -> None:
+    codec, keys = QSGD(bits=4, bucket="tensor"), torch.arange(3) * 1234567
+    stack = torch.stack([vector(83, seed) for seed in range(3)])
+    stack[1, 3] = torch.nan
+    wires = vmap(lambda v, key: codec.encode(v, draws(key), TENSORS))(stack, keys)
+    decoded = vmap(codec.decode)(wires)
+    for i in range(3):
+        alone = codec.encode(stack[i], draws(keys[i]), TENSORS)
+        assert torch.equal(alone.code, wires.code[i])
+        assert codec.decode(alone).numpy().tobytes() == decoded[i].numpy().tobytes()
+    assert decoded[1].isnan().sum() == TENSORS[0], "only its own tensor is lost"
+
+
 # --- scaled sign and top-k
 
 
@@ -297,6 +389,9 @@ def test_top_k_takes_the_first_of_equal_entries() -> None:
         (lambda: QSGD(bits=26), "from 2 to 25"),
         (lambda: QSGD(bits="8"), "whole number of bits"),  # type: ignore[arg-type]
         (lambda: QSGD(bits=8, levels=127), "bits or levels, not both"),
+        (lambda: QSGD(bucket=0), 'bucket >= 1, a whole number, or "tensor", got 0; leave it out'),
+        (lambda: QSGD(bucket=2.5), "bucket >= 1"),  # type: ignore[arg-type]
+        (lambda: QSGD(bucket="layer"), "bucket >= 1"),  # type: ignore[arg-type]
         (lambda: TopK(), "a fraction or k, one of them"),
         (lambda: TopK(0.1, 3), "a fraction or k, one of them"),
         (lambda: TopK(0.0), r"fraction in \(0, 1\]"),
@@ -313,7 +408,11 @@ def test_nonsense_is_refused(make: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["loop", "stacked"])
-@pytest.mark.parametrize("codec", [QSGD(), QSGD(levels=5), ScaledSign(), TopK(0.1)], ids=repr)
+@pytest.mark.parametrize(
+    "codec",
+    [QSGD(), QSGD(bucket="tensor"), QSGD(levels=5, bucket=9), ScaledSign(), TopK(0.1)],
+    ids=repr,
+)
 def test_a_diverging_client_is_still_named(codec: Codec, mode: str) -> None:
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         # Client 2 alone holds label 2, and its gradient is not a number in a few coordinates.

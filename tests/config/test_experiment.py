@@ -13,13 +13,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from undrift.algorithms.compressed import Compressed
+from undrift.algorithms.fedavg import FedAvg
+from undrift.comm.codecs import QSGD, ScaledSign, TopK
 from undrift.config.experiment import Experiment, Method, from_text, parse_changes
 from undrift.config.hyperparameters import METHODS, build, method_class, without_none
 from undrift.config.schema import json_schema
 from undrift.config.template import experiment_template
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.optim.rules import Momentum, Rule
-from undrift.optim.schedules import Schedule, exponential, piecewise
+from undrift.optim.schedules import Schedule, exponential, piecewise, staircase
 from undrift.runs.build import build_run, resolve_experiment
 
 BASE: dict[str, Any] = {"methods": [{"name": "fedspeed"}]}
@@ -34,8 +37,10 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 
 def numbers(default: float) -> st.SearchStrategy[Any]:
     near = st.sampled_from([default, default / 2, default * 1.25, 0.01, 1.0])
-    schedules = near.map(lambda x: exponential(x, 0.5).text) | near.map(
-        lambda x: piecewise(x, {1: x, 3: x}).text
+    schedules = st.one_of(
+        near.map(lambda x: exponential(x, 0.5).text),
+        near.map(lambda x: staircase(x, 0.5, 2).text),
+        near.map(lambda x: piecewise(x, {1: x, 3: x}).text),
     )
     return near | near.map(str) | schedules
 
@@ -219,14 +224,14 @@ class TestSet:
     def test_none_says_nothing_or_is_a_value(self) -> None:
         experiment = Experiment.of(
             {
-                "methods": [{"name": "ssdm", "norm": "max"}, {"name": "marsit", "period": 3}],
+                "methods": [{"name": "ssdm", "scale": "max"}, {"name": "marsit", "period": 3}],
                 "data": {"clients": 3},
             }
         )
-        changes = ["data.clients=none", "ssdm.norm=none", "marsit.period=none"]
+        changes = ["data.clients=none", "ssdm.scale=none", "marsit.period=none"]
         changed = experiment.changed(parse_changes(changes))
         assert changed.data.clients is None
-        assert changed.methods[0].build().norm == "none"
+        assert changed.methods[0].build().scale == "none"
         assert changed.methods[1].build().period is None
 
     def test_the_original_is_left_alone(self) -> None:
@@ -392,8 +397,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "label": (with_method(label=""), "methods[0].label needs text that is not empty, got ''."),
     "own work": (with_method(work="x"), "methods[0].work needs its first word to be one of"),
     "accelerate": (with_method(accelerate=2.0), "methods[0].accelerate needs a number in [0, 1)"),
-    "codec": (with_method(codec="qsg:8"), "methods[0].codec needs qsgd:BITS, scaled-sign or top-k"),
+    "codec": (with_method(codec="qsg:8"), "methods[0].codec needs qsgd:BITS, qsgd:BITS:BUCKET"),
     "codec, bits": (with_method(codec="qsgd:x"), "methods[0].codec needs qsgd:BITS"),
+    "codec, bucket": (with_method(codec="qsgd:8:x"), "methods[0].codec needs qsgd:BITS"),
+    "codec, no bucket": (with_method(codec="qsgd:8:0"), "bucket >= 1"),
     "feedback": (with_method(error_feedback=True), "error_feedback needs a codec beside it"),
     "rule": (of("fedavg", rule="momentm:0.9"), "FedAvg's rule needs"),
     "rule, number": (
@@ -441,6 +448,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "low > 0 with log = true",
     ),
     "rows": (swept(together=[{"training.rounds": [1, 2], "method.lr": [1]}]), "lists of the same"),
+    "no quotes": (
+        swept(grid={"fedavg": {"lr": [0.1]}}),
+        'the names of fields in quotes, got fedavg.lr without; write "fedavg.lr" = ...',
+    ),
+    "no quotes, together": (
+        swept(together=[{"fedavg": {"lr": [0.1]}}]),
+        "the names of fields in quotes, got fedavg.lr without",
+    ),
     "no rows": (swept(together=[{}]), "sweep.together needs lists of the same length"),
     "two places": (
         swept(grid={"method.lr": [1]}, together=[{"method.lr": [1]}]),
@@ -452,6 +467,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "data.clients needs a whole number, got 'y' (2 more fields do not fit).",
     ),
 }
+
+
+CODECS = {
+    "qsgd": QSGD(bits=8),
+    "qsgd:4": QSGD(bits=4),
+    "qsgd:8:512": QSGD(bits=8, bucket=512),
+    "qsgd:8:tensor": QSGD(bits=8, bucket="tensor"),
+    "qsgd::16": QSGD(bits=8, bucket=16),
+    "scaled-sign": ScaledSign(),
+    "top-k:0.1": TopK(0.1),
+}
+
+
+@pytest.mark.parametrize("text", CODECS)
+def test_a_codec_is_named_by_its_text(text: str) -> None:
+    method = Experiment.of({"methods": [{"name": "fedavg", "codec": text}]}).methods[0]
+    assert method.build() == Compressed(FedAvg(lr=method.build().inner.lr), CODECS[text])
 
 
 class TestRefused:
@@ -715,7 +747,8 @@ BEYOND_A_SCHEMA = set(
     infinite; share; share, nan; share, zero; work; partition; alpha;
     availability; model, key; model, list; devices; slowdown; period; no seeds; seeds; no
     methods; twice; labels; range; number; schedule; own work; accelerate; codec; codec,
-    bits; feedback; rule; whole, text; peers; module; class; no method; no file; topology;
+    bits; codec, bucket; codec, no bucket; feedback; rule; whole, text; peers; module;
+    class; no method; no file; topology;
     allreduce; participation; swept field; swept hyper; swept method; no section; no values;
     empty; log; rows; no rows; two places; null
     """.replace("\n   ", "")

@@ -125,6 +125,27 @@ def test_fedadmm_counts_a_newcomers_model_as_the_first_one() -> None:
         assert distance(run.x, registered_weights(law, t) @ held) < 1e-12
 
 
+def test_fedadmm_leaves_newcomers_out_until_they_are_seen() -> None:
+    """x = the mean of the x^_i of those seen, by their weights among all ever registered."""
+    law = Spans([(0, None), (0, 4), (2, None), (5, 9), (7, None)])
+    run, _ = run_with_law(ud.FedADMM(lr=0.3, average="seen"), law, 12)
+    for t, _ in enumerate(run):
+        weights, states = registered_weights(law, t), run.client_states
+        total = sum(weights[i] for i in states)
+        mean = sum(weights[i] / total * states[i].x_hat for i in states)
+        assert distance(run.x, mean) < 1e-12
+
+
+def test_fedagrac_with_full_gradients_averages_over_those_seen() -> None:
+    law = Spans([(0, None), (0, 4), (2, None), (5, 9), (7, None)])
+    run, _ = run_with_law(ud.FedaGrac(lr=0.3, start="full"), law, 12)
+    for t, _ in enumerate(run):
+        weights, states = registered_weights(law, t), run.client_states
+        total = sum(weights[i] for i in states)
+        mean = sum(weights[i] / total * states[i].sent for i in states)
+        assert distance(run.state.nu, mean) < 1e-12
+
+
 @pytest.mark.parametrize(
     "name",
     [

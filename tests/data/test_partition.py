@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -39,6 +40,7 @@ DEALS: dict[str, Callable[[Tensor, int, int], Parts]] = {
     "sequential": lambda t, m, seed: dirichlet(t, m, 0.3, law="sequential", seed=seed),
     "per-class": lambda t, m, seed: dirichlet(t, m, 0.3, law="per-class", seed=seed),
     "classes": lambda t, m, seed: classes_per_client(t, m, 1, seed=seed),
+    "classes-uneven": lambda t, m, seed: classes_per_client(t, m, 1, law="uneven", seed=seed),
     "natural": lambda t, m, seed: natural(torch.arange(len(t)) % (m + 2), m, seed=seed),
     "quantity": lambda t, m, seed: quantity(t, m, 0.3, seed=seed),
 }
@@ -95,7 +97,7 @@ def test_every_sample_goes_to_at_most_one_client(
         assert sum(sizes) == samples
     if name in EQUAL_SIZES:
         assert sizes == [samples // clients] * clients
-    if name in ("iid", "shards"):
+    if name in ("iid", "shards", "classes"):
         assert max(sizes) - min(sizes) <= 1
 
 
@@ -431,6 +433,20 @@ def test_shards_are_cut_from_the_sorted_samples() -> None:
 # Classes per client ------------------------------------------------------------------------------
 
 
+def could_all_have_one_more(table: Any, supply: list[int]) -> bool:
+    """Whether all could have one sample more than the smallest, with the labels they hold."""
+    more = table.sum(axis=1).min() + 1 - (table > 0).sum(axis=1)
+    graph = nx.DiGraph()
+    for label, n in enumerate(supply):
+        graph.add_edge("source", ("label", label), capacity=n - (table[:, label] > 0).sum())
+    for i, label in np.argwhere(table > 0).tolist():
+        graph.add_edge(("label", label), ("client", i))
+    for i, missing in enumerate(more.tolist()):
+        graph.add_edge(("client", i), "sink", capacity=missing)
+    return bool(nx.maximum_flow_value(graph, "source", "sink") == more.sum())
+
+
+@pytest.mark.parametrize("law", ["equal", "uneven"])
 @settings(deadline=None, max_examples=150)
 @given(
     supply=st.lists(st.integers(1, 12), min_size=1, max_size=6),
@@ -439,7 +455,7 @@ def test_shards_are_cut_from_the_sorted_samples() -> None:
     seed=st.integers(0, 999),
 )
 def test_each_client_holds_exactly_so_many_classes(
-    supply: list[int], clients: int, classes: int, seed: int
+    law: Any, supply: list[int], clients: int, classes: int, seed: int
 ) -> None:
     targets = torch.tensor([label for label, n in enumerate(supply) for _ in range(n)])
     targets = targets[torch.from_numpy(np.random.default_rng(seed).permutation(len(targets)))]
@@ -450,12 +466,17 @@ def test_each_client_holds_exactly_so_many_classes(
     )
     if not feasible:
         with pytest.raises(ValueError, match=r"lower classes|fewer clients"):
-            classes_per_client(targets, clients, classes, seed=seed)
+            classes_per_client(targets, clients, classes, law=law, seed=seed)
         return
-    parts = classes_per_client(targets, clients, classes, seed=seed)
+    parts = classes_per_client(targets, clients, classes, law=law, seed=seed)
     assert_dealt(parts, len(targets), clients)
     table = histogram(targets, parts, len(supply))
     assert ((table > 0).sum(axis=1) == classes).all()
+    if law == "equal":
+        sizes = table.sum(axis=1)
+        assert sizes.max() - sizes.min() <= 1
+        assert not could_all_have_one_more(table, supply)
+        return
     for label, n in enumerate(supply):
         held = table[:, label][table[:, label] > 0]
         if len(held):
@@ -463,6 +484,41 @@ def test_each_client_holds_exactly_so_many_classes(
             assert held.max() - held.min() <= 1
     if clients * classes >= len(supply):
         assert (table > 0).any(axis=0).all()
+
+
+@pytest.mark.parametrize("clients", [10, 20])
+def test_five_of_ten_equal_classes_are_shared_out_whole(clients: int) -> None:
+    """The thesis's DP2: clients have five classes, the same volume, and together all samples."""
+    targets = torch.arange(10).repeat(60)
+    for seed in range(5):
+        table = histogram(targets, classes_per_client(targets, clients, 5, seed=seed), 10)
+        assert (table.sum(axis=1) == 600 // clients).all()
+        assert set(table.ravel().tolist()) == {0, 120 // clients}
+        assert table.sum(axis=0).tolist() == [60] * 10
+
+
+def test_clients_hand_over_what_others_lack() -> None:
+    """With 14 holders of ten labels some clients share both labels and others none."""
+    targets = torch.arange(10).repeat(50)
+    for seed in range(10):
+        table = histogram(targets, classes_per_client(targets, 7, 2, seed=seed), 10)
+        assert not could_all_have_one_more(table, [50] * 10)
+
+
+def test_holders_are_in_proportion_to_the_samples() -> None:
+    """Five places for 70, 20 and 8 samples go to the largest of 70, 35, 23.3, 20, 17.5, 14, 8."""
+    targets = torch.tensor([0] * 70 + [1] * 20 + [2] * 8)
+    table = histogram(targets, classes_per_client(targets, 5, 1), 3)
+    assert (table > 0).sum(axis=0).tolist() == [4, 1, 0]
+    assert sorted(table.sum(axis=1).tolist()) == [17, 17, 18, 18, 18]
+
+
+def test_many_samples_of_unequal_classes_are_nearly_all_used() -> None:
+    shares = np.random.default_rng(0).dirichlet(np.ones(30))
+    targets = np.random.default_rng(1).choice(30, 20_000, p=shares)
+    sizes = [len(part) for part in classes_per_client(targets, 100, 5, seed=0)]
+    assert max(sizes) - min(sizes) <= 1
+    assert sum(sizes) > 0.97 * 20_000
 
 
 @pytest.mark.parametrize(
@@ -476,20 +532,18 @@ def test_scarce_labels_are_spread_so_that_all_get_theirs(
     """A client that took two scarce labels would leave another without its second."""
     targets = torch.tensor([label for label, n in enumerate(supply) for _ in range(n)])
     for seed in range(25):
-        table = histogram(
-            targets, classes_per_client(targets, clients, classes, seed=seed), len(supply)
-        )
+        parts = classes_per_client(targets, clients, classes, law="uneven", seed=seed)
+        table = histogram(targets, parts, len(supply))
         assert ((table > 0).sum(axis=1) == classes).all()
         assert table.sum(axis=0).tolist() == list(supply)
 
 
-def test_labels_are_drawn_alike_once_all_are_held() -> None:
+@pytest.mark.parametrize("law", ["equal", "uneven"])
+def test_labels_are_drawn_alike_once_all_are_held(law: Any) -> None:
     """Two of four labels: the last of six clients has any of the six pairs equally often."""
     targets, draws = torch.arange(48) % 4, 900
-    seen = Counter(
-        tuple(targets[classes_per_client(targets, 6, 2, seed=seed)[-1]].unique().tolist())
-        for seed in range(draws)
-    )
+    last = (classes_per_client(targets, 6, 2, law=law, seed=seed)[-1] for seed in range(draws))
+    seen = Counter(tuple(targets[part].unique().tolist()) for part in last)
     assert len(seen) == 6
     assert sum((n - draws / 6) ** 2 / (draws / 6) for n in seen.values()) < 20.5  # 5 degrees
 
@@ -556,6 +610,7 @@ WORDS: dict[str, Callable[[Tensor], Parts]] = {
     "shards:3": lambda t: shards(t, 6, per_client=3, seed=4),
     "shards:3x7": lambda t: shards(t, 6, per_client=3, size=7, seed=4),
     "classes:2": lambda t: classes_per_client(t, 6, 2, seed=4),
+    "classes-uneven:2": lambda t: classes_per_client(t, 6, 2, law="uneven", seed=4),
     "natural": lambda t: natural(OWNERS, 6, seed=4),
     "quantity:0.5": lambda t: quantity(t, 6, 0.5, seed=4),
     "replicated": lambda t: replicated(t, 6),
@@ -595,6 +650,7 @@ BAD_WORDS = {
     "classes": "such as classes:5",
     "classes:0": "such as classes:5",
     "classes:2x2": "such as classes:5",
+    "classes-uneven": "such as classes-uneven:5",
     "quantity": "such as quantity:0.5 with alpha > 0",
     "quantity:0": "such as quantity:0.5",
     "iid:2": "a form such as iid, got 'iid:2'",

@@ -547,7 +547,7 @@ def test_zero_rounds_leave_the_model_as_it_was() -> None:
 def test_draws_with_replacement_warn_methods_that_keep_duals() -> None:
     law = ud.WithReplacement(3)
     testing.finish(testing.start(ud.FedAvg(lr=0.1), participation=law))
-    testing.finish(testing.start(ud.FedaGrac(lr=0.1), participation=law))
+    testing.finish(testing.start(ud.FedaGrac(lr=0.1, nu_scope="participants"), participation=law))
     with pytest.warns(UserWarning, match="without replacement"):
         testing.finish(testing.start(ud.Scaffold(lr=0.1), participation=law))
 

@@ -96,7 +96,7 @@ HOOKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "marsit-4": (ddp.MarsitState, ddp.marsit_hook, {"server_lr": 0.01, "period": 4, "seed": 1}),
     "sign": (ddp.SignState, ddp.sign_majority_hook, {"server_lr": 0.01}),
     "ef": (ddp.EFSignState, ddp.ef_sign_hook, {}),
-    "ssdm": (ddp.SSDMState, ddp.ssdm_hook, {"norm": "max", "seed": 1}),
+    "ssdm": (ddp.SSDMState, ddp.ssdm_hook, {"scale": "max", "seed": 1}),
 }
 
 PLAIN = [name for name in HOOKS if name != "marsit-4"]

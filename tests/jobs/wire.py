@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import undrift as ud
 from undrift import keyed, testing
-from undrift.comm.merges import Cascade, Largest, Mean, OneBit, SignSum
+from undrift.comm.merges import Cascade, Largest, Mean, OneBit, OwnNorm, SignSum
 from undrift.comm.routes import Ring, SegmentedRing, Server, Torus, Tree
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import Loopback
@@ -35,6 +35,7 @@ MERGES = (
     SignSum("omega", vote=True),
     SignSum(stochastic=True),
     Cascade(),
+    OwnNorm("inf"),
 )
 ROUTES = {
     3: (Ring(), SegmentedRing(20), Tree(), Server(), Torus(3, 1)),

@@ -164,6 +164,53 @@ def test_costs_to_the_target_by_hand(two: Comparison) -> None:
     assert shown.column("How soon 99 %", "gradients, ratio") == [NONE, NONE]
 
 
+@pytest.fixture(scope="module")
+def smoothed() -> Comparison:
+    """EMA 0.9 of A: 0.2, 0.9 x 0.2 + 0.1 x 0.4 = 0.22, 0.258, 0.3122; of B: 0.3 throughout."""
+    rising = records([0.2, 0.4, 0.6, 0.8], simulated_seconds=4.0)
+    flat = records([0.3] * 4, mb=3, gradients=5, simulated_seconds=1.0)
+    return Comparison("", [trial("A", 0, rising), trial("B", 0, flat)], 0.25, smoothing="ema")
+
+
+def test_smoothed_accuracies_by_hand(smoothed: Comparison) -> None:
+    shown = read(smoothed)
+    assert shown.column(RESULTS, "accuracy at 2, EMA 0.9, %") == ["22.00", "30.00"]
+    assert shown.column(RESULTS, "at 4, EMA 0.9, %") == ["31.22", "30.00"]
+    assert shown.column(RESULTS, "last 10, %") == ["50.00", "30.00"]
+    assert shown.column(RESULTS, "best, %") == ["80.00", "30.00"]
+    assert "Columns named “EMA 0.9” are smoothed" in shown.text
+    assert (
+        "A ended with the highest accuracy (EMA 0.9), 31.22 %; B reached 25 % first, after 1 round."
+        in plain(shown.text)
+    )
+
+
+def test_smoothed_costs_by_hand(smoothed: Comparison) -> None:
+    """The EMA of A is 0.258 in round 3, while its accuracy is 0.4 in round 2."""
+    shown, caption = read(smoothed), "How soon 25 % was reached, costs by EMA 0.9"
+    assert shown.column(caption, "rounds") == ["2", "1"]
+    assert shown.column(caption, "rounds, EMA 0.9") == ["3", "1"]
+    assert shown.column(caption, "MB") == ["6.00", "3.00"]
+    assert shown.column(caption, "gradients") == ["30", "5"]
+    assert shown.column(caption, "gradients, ratio") == ["1.00", "0.17"]
+    assert shown.column(caption, "simulated s") == ["12.0", "1.00"]
+
+
+def test_the_best_so_far_by_hand() -> None:
+    """A target is reached by the best so far when it is reached at all."""
+    falling = trial("A", 0, records([0.5, 0.9, 0.4, 0.3]))
+    shown = read(Comparison("", [falling], 0.8, smoothing="best"))
+    assert shown.column(RESULTS, "at 4, best so far, %") == ["90.00"]
+    assert shown.column("How soon 80 % was reached, costs by best so far", "MB") == ["4.00"]
+    assert "an accuracy (best so far) of 90.00 %, and reached" in plain(shown.text)
+
+
+def test_nothing_is_said_of_a_smoothing_that_is_none(two: Comparison) -> None:
+    shown = read(two)
+    assert "Columns named" not in shown.text
+    assert not any("costs by" in caption for caption in shown.tables)
+
+
 def test_the_best_are_bold(two: Comparison) -> None:
     bold = re.findall(r"<strong>(.*?)</strong>", page(two))
     assert [plain(text) for text in bold[:1]] == ["80.00 ± 1.41"]  # B at 4
@@ -289,7 +336,7 @@ def test_costs_of_rounds_without_evaluation_count() -> None:
 
 
 def test_axes_and_metrics_are_those_measured() -> None:
-    timed = records(tenths(3), simulated_seconds=4.0)
+    timed = records(tenths(3), simulated_seconds=4.0, validation_accuracy=0.3)
     peers = [
         PeerRecord(k, 4, 1.0, 0.5, 9, 0, 1, 1, 0.1, 0.4, 0.2, None, 3, 3, 1, 32.0, None)
         for k in (1, 2)
@@ -616,6 +663,7 @@ def test_optional_packages_wait_until_they_are_needed() -> None:
         ({"target": 80}, "Comparison needs targets in (0, 1], got 80; write 80 % as 0.8."),
         ({"target": [0.5, 0.0]}, "Comparison needs targets in (0, 1], got 0.0"),
         ({"target": float("nan")}, "Comparison needs targets in (0, 1], got nan"),
+        ({"smoothing": "EMA"}, "one of raw, ema, window, best, got 'EMA'; the nearest"),
         ({"target": "0.8"}, "Comparison needs targets in (0, 1], got '0.8'"),
         ({"partition": np.ones(3, np.int64)}, "(clients, labels), got 'int64 of shape (3,)'"),
         ({"partition": np.ones((3, 2))}, "got 'float64 of shape (3, 2)'"),

@@ -20,7 +20,7 @@ from undrift.results.record import Record, Totals
 from undrift.results.strictjson import dumps, dumps_exactly, loads
 from undrift.results.trial import Journal, Trial, read_records, read_trial
 from undrift.runs.folder import read
-from undrift.runs.run_job import DriftLog
+from undrift.runs.local_models import DriftLog
 
 NAN, INF = float("nan"), float("inf")
 TRIAL = Trial("FedAvg", "FedAvg", {"lr": 0.1, "tau": INF}, seed=3, rounds=5)

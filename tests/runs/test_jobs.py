@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from undrift.errors import UndriftError
 from undrift.results.filenames import SEARCH
 from undrift.results.trial import Trial
 from undrift.runs import folder
-from undrift.runs.jobs import ONLY_JOB, Choice, JobPlanner, cells, jobs, read_choice
+from undrift.runs.jobs import ONLY_JOB, Choice, JobPlanner, cells, jobs, read_choice, sweep_axes
 from undrift.runs.result import ExperimentResult
 from undrift.runs.runner import RunOptions, run_experiment
 
@@ -60,12 +61,12 @@ class TestCells:
             for i, (wide, _) in enumerate(together):
                 cell |= {f"t{i}{j}": 10 * j + digits[len(grid) + i] for j in range(wide)}
             expected.append(cell)
-        assert cells(sweep) == expected
+        assert cells(sweep_axes(sweep)) == expected
 
     def test_a_range_cannot_be_tried_to_the_end(self) -> None:
         sweep = Sweep(grid={"method.lr": {"low": 0.1, "high": 1.0}})  # type: ignore[dict-item]
         with pytest.raises(ValueError, match=r"the range 0\.1 to 1\.0 for 'method\.lr'; search it"):
-            cells(sweep)
+            sweep_axes(sweep)
 
 
 class TestJobs:
@@ -167,6 +168,75 @@ class TestJobs:
         assert [(j.experiment.training.rounds, j.experiment.training.work) for j in found] == [
             (4, "epochs:1"),
             (2, "epochs:2"),
+        ]
+
+    def test_rows_of_one_method_do_not_repeat_the_others(self) -> None:
+        """Each method has a table of its own, and its lr is its own."""
+        text = """
+            methods = [{ name = "fedavg" }, { name = "fedprox" }, { name = "feddyn" }]
+            [[sweep.together]]
+            "FedProx.mu" = [0.1, 1.0]
+            "FedProx.lr" = [0.2, 0.3]
+            [[sweep.together]]
+            "FedDyn.alpha" = [0.01, 0.1, 1.0]
+            "FedDyn.lr" = [0.5, 0.6, 0.7]
+        """
+        found = [job.method.settings for job in jobs(Experiment.of(tomllib.loads(text)))]
+        assert found == [
+            {},
+            {"mu": 0.1, "lr": 0.2},
+            {"mu": 1.0, "lr": 0.3},
+            {"alpha": 0.01, "lr": 0.5},
+            {"alpha": 0.1, "lr": 0.6},
+            {"alpha": 1.0, "lr": 0.7},
+        ]
+
+    @given(
+        st.dictionaries(
+            st.sampled_from(
+                ["method.lr", "fedprox.mu", "FedDyn.alpha", "methods[0].lr", "training.topology"]
+            ),
+            st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=1, max_size=3),
+            max_size=4,
+        ),
+        st.lists(st.tuples(*2 * [st.sampled_from([0.1, 0.2, 0.3])]), max_size=3),
+    )
+    @settings(max_examples=40, deadline=None)
+    def test_the_jobs_are_those_of_all_axes_together(
+        self, grid: dict[str, list[Any]], rows: list[tuple[float, float]]
+    ) -> None:
+        """Brute force: every cell of the whole product, each once where it changes a method."""
+        if "training.topology" in grid:
+            grid["training.topology"] = ["ring", "complete", "ring"]
+        sweep: dict[str, Any] = {"grid": grid}
+        if rows:  # a row changes two methods at a time
+            sweep["together"] = [
+                {"fedprox.lr": [a for a, _ in rows], "FedDyn.lr": [b for _, b in rows]}
+            ]
+        swept = experiment("fedavg", "fedprox", "feddyn", "dsgd", seeds=(0, 1), **sweep)
+        planner = JobPlanner(swept)
+        expected = [
+            job
+            for position in range(4)
+            for cell in cells(sweep_axes(swept.sweep))
+            for job in planner.jobs(position, cell)
+        ]
+        assert jobs(swept) == expected
+
+    def test_ten_grids_of_one_method_each_do_not_multiply(self) -> None:
+        """All together they would be 5^10, that is ten million cells."""
+        names = "fedprox", "fedavgm", "fedcm", "feddyn", "fedacg"
+        methods = [
+            {"name": name, "label": f"{name}-{k}"} for name in names for k in ("first", "second")
+        ]
+        fields = {"fedprox": "mu", "fedavgm": "beta", "fedcm": "alpha", "feddyn": "alpha"}
+        grid = {
+            f"{each['label']}.{fields.get(each['name'], 'lam')}": [0.1, 0.2, 0.3, 0.4, 0.5]
+            for each in methods
+        }
+        found = jobs(experiment(*methods, grid=grid))
+        assert [tuple(job.cell.items()) for job in found] == [
+            ((path, value),) for path, values in grid.items() for value in values
         ]
 
 
@@ -347,10 +417,10 @@ class TestSearch:
         assert [t.settings["lr"] for t in found] == [cell["method.lr"] for cell in tried]
 
     def test_values_that_do_not_go_together_are_passed_over(self, tmp_path: Path) -> None:
-        grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.5, 10.0]}  # lam >= lr is needed
+        grid = {"fedspeed.lr": [0.1, 1.0], "fedspeed.lam": [0.4, 10.0]}  # lam >= lr / 2 is needed
         search_into(experiment("fedspeed", grid=grid), search=10, out=tmp_path / "a")
         tried = [tuple(cell.values()) for cell in self.chosen(tmp_path / "a").cells["FedSpeed"]]
-        assert sorted(tried) == [(0.1, 0.5), (0.1, 10.0), (1.0, 10.0)]
+        assert sorted(tried) == [(0.1, 0.4), (0.1, 10.0), (1.0, 10.0)]
 
     @pytest.mark.parametrize(
         ("grid", "expected"),
@@ -394,7 +464,7 @@ class TestSearch:
         assert planner.own(1, cell) == cell
 
     def test_what_does_not_fit_another_method_is_not_in_the_way(self) -> None:
-        methods = "fedavg", {"name": "fedspeed", "lam": 0.5}  # lam >= lr is needed
+        methods = "fedavg", {"name": "fedspeed", "lam": 0.4}  # lam >= lr / 2 is needed
         planner = JobPlanner(experiment(*methods, grid={"method.lr": [0.1, 1.0]}))
         (job,) = planner.jobs(0, {"method.lr": 1.0})
         assert job.method.settings["lr"] == 1.0

@@ -42,7 +42,7 @@ class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
         method = isinstance(self.inner, Federated)
         require(method, "Accelerated", "a method with a server such as FedAvg(lr=0.1)", self.inner)
         require(0 <= self.lam < 1, "Accelerated", "lam in [0, 1)", self.lam)
-        if isinstance(self.inner, Prelude):
+        if isinstance(self.inner, Prelude) and self.inner.asks != "nobody":
             raise ValueError(
                 f"Accelerated needs a method with one exchange a round, got "
                 f"{type(self.inner).__name__} with two; the first would be lost."

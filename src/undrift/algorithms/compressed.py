@@ -56,7 +56,7 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
         require(method, "Compressed", "a method with a server such as FedAvg(lr=0.1)", inner)
         coder = isinstance(self.codec, Codec) and not isinstance(self.codec, type)
         require(coder, "Compressed", "a codec such as QSGD(bits=8)", self.codec)
-        if isinstance(inner, Prelude):
+        if isinstance(inner, Prelude) and inner.asks != "nobody":
             raise ValueError(
                 f"Compressed needs a method with one exchange a round, got {name} with two; the "
                 f"first would be lost. Run {name} without compression."
@@ -110,7 +110,7 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
                 sent.append(leaf)
                 continue
             p = leaf + client.residual[len(residual)] if self.error_feedback else leaf
-            wire = self.codec.encode(p, _draws(steps, path))
+            wire = self.codec.encode(p, _draws(steps, path), steps.sizes)
             sent.append(wire)
             if self.error_feedback:
                 residual.append(p - self.codec.decode(wire))

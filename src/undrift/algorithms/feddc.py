@@ -66,7 +66,7 @@ class FedDC(Federated[FedDCServer, FedDCDown, FedDCClient, FedDCUpload]):
             "FedDC",
             f"alpha <= 1 / lr = {1 / self.lr:g}",
             float(self.alpha),
-            "with alpha > 1 / lr each prox step overshoots; lower alpha or lr",
+            "above it prox steps overshoot and the drift variables grow; lower alpha or lr",
         )
 
     def init(self, x0: Vector) -> FedDCServer:

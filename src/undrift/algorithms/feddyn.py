@@ -40,17 +40,17 @@ class FedDyn(Federated[FedDynServer, Vector, Vector, Vector]):
     lr: float
     """Step size of the local steps, > 0."""
     alpha: float = 0.1
-    """Weight of the quadratic, in (0, 1 / lr]; a larger one keeps clients nearer to x and lets
+    """Weight of the quadratic, in (0, 2 / lr]; a larger one keeps clients nearer to x and lets
     their duals learn faster."""
 
     def __post_init__(self) -> None:
         require_positive("FedDyn", lr=self.lr, alpha=self.alpha)
         require(
-            self.alpha * self.lr <= 1,
+            self.alpha * self.lr <= 2,
             "FedDyn",
-            f"alpha <= 1 / lr = {1 / self.lr:g}",
+            f"alpha <= 2 / lr = {2 / self.lr:g}",
             float(self.alpha),
-            "with alpha > 1 / lr each prox step overshoots; lower alpha or lr",
+            "above it the prox steps grow without bound; lower alpha or lr",
         )
 
     def init(self, x0: Vector) -> FedDynServer:

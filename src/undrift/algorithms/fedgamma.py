@@ -7,18 +7,19 @@ IEEE TNNLS 2023: SCAFFOLD with gradients of sharpness-aware minimisation.
              c_i+ = c_i - c + (x - y) / (K_i lr);  send y - x, c_i+ - c_i;  c_i <- c_i+
     server:  x <- x + server_lr mean_S (y - x);  c <- c + |S| / N mean_S (c_i+ - c_i)
 
-The ascent follows the client's own gradient, without c. All control variates start at zero, so
+The ascent follows the client's own gradient, without c; `ascent="data"` takes it without weight
+decay and clipping. All control variates start at zero, so
 c = sum_i w_i c_i always; with weights, |S| / N is the population weight of the cohort.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
-from undrift.check import require_nonnegative, require_positive
+from undrift.check import require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
@@ -45,10 +46,14 @@ class FedGamma(Federated[FedGammaServer, FedGammaServer, Vector, FedGammaUpload]
     server_lr: float = 1.0
     """Share of the mean update that the server applies, >= 0; control variates are not scaled by
     it."""
+    ascent: Literal["full", "data"] = "full"
+    """Gradient that the ascent step follows: "full" with weight decay and clipping, or that of the
+    "data" alone, as the box has it."""
 
     def __post_init__(self) -> None:
         require_positive("FedGamma", lr=self.lr)
         require_nonnegative("FedGamma", rho=self.rho, server_lr=self.server_lr)
+        require_choice("FedGamma", "ascent", self.ascent, ("full", "data"))
 
     def init(self, x0: Vector) -> FedGammaServer:
         return FedGammaServer(x0, torch.zeros_like(x0))
@@ -65,7 +70,7 @@ class FedGamma(Federated[FedGammaServer, FedGammaServer, Vector, FedGammaUpload]
         (x, c), c_i = down, client
 
         def step(y: Vector, f: Objective) -> Vector:
-            g = f.grad(y)
+            g = f.grad(y) if self.ascent == "full" else f.grad_and_data_grad(y)[1]
             g = f.grad(y + self.rho * g / (g.norm() + 1e-7))
             return y - self.lr * (g - c_i + c)
 

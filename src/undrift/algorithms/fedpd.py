@@ -64,7 +64,7 @@ class FedPD(Federated[FedPDServer, Vector, FedPDClient, Vector]):
             "FedPD",
             f"eta >= lr = {float(self.lr)}",
             float(self.eta),
-            "with eta < lr each prox step overshoots; raise eta or lower lr",
+            "below it prox steps overshoot and the clients' own models grow; raise eta or lower lr",
         )
         never = "with p = 1 nobody would ever communicate"
         require(0 <= self.p < 1, "FedPD", "p in [0, 1)", float(self.p), never)

@@ -8,15 +8,16 @@ Minima", ECCV 2022.
     server:  x <- x + sum_i w_i D_i
 
 The norm is over all parameters, plus 1e-7 against a zero gradient. `normalise=False` ascends by
-rho g; on quadratics the direction is then (I + rho A_i) A_i (y - b_i).
+rho g; on quadratics the direction is then (I + rho A_i) A_i (y - b_i). `ascent="data"` takes g
+without weight decay and clipping, which the second gradient keeps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from undrift.check import require_nonnegative, require_positive
+from undrift.check import require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
@@ -36,10 +37,14 @@ class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
     """Length of the ascent step, >= 0; a larger one finds flatter minima with more bias."""
     normalise: bool = True
     """Divide the ascent step by the norm of the gradient over all parameters."""
+    ascent: Literal["full", "data"] = "full"
+    """Gradient that the ascent step follows: "full" with weight decay and clipping, or that of the
+    "data" alone, as the authors' simulator has it."""
 
     def __post_init__(self) -> None:
         require_positive("FedSAM", lr=self.lr)
         require_nonnegative("FedSAM", rho=self.rho)
+        require_choice("FedSAM", "ascent", self.ascent, ("full", "data"))
 
     def init(self, x0: Vector) -> FedSAMServer:
         return FedSAMServer(x0)
@@ -54,11 +59,12 @@ class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
         x = down
 
         def step(y: Vector, f: Objective) -> Vector:
-            return y.sub(f.grad(y + self.ascent(f.grad(y))), alpha=self.lr)
+            g = f.grad(y) if self.ascent == "full" else f.grad_and_data_grad(y)[1]
+            return y.sub(f.grad(y + self.ascent_step(g)), alpha=self.lr)
 
         return steps(step, x) - x, client
 
-    def ascent(self, g: Vector) -> Vector:
+    def ascent_step(self, g: Vector) -> Vector:
         """Return the ascent step along the gradient g."""
         return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
 

@@ -9,17 +9,18 @@
 
 Here m is the sum of a round's directions, as in FedCM: m / K is the paper's Delta, and each client
 divides by its own K_i where the paper has one K. rho = 0 is FedCM, alpha = 1 is FedSAM
-(test_servers). The ascent follows the client's own gradient, without m.
+(test_servers). The ascent follows the client's own gradient, without m; `ascent="data"` takes it
+without weight decay and clipping.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
-from undrift.check import require, require_nonnegative, require_positive
+from undrift.check import require, require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
@@ -41,11 +42,15 @@ class MoFedSAM(Federated[MoFedSAMServer, MoFedSAMServer, tuple[()], Vector]):
     alpha: float = 0.1
     """Weight of the client's own gradient, in (0, 1]; a smaller one remembers longer; 1 is
     FedSAM."""
+    ascent: Literal["full", "data"] = "full"
+    """Gradient that the ascent step follows: "full" with weight decay and clipping, or that of the
+    "data" alone, as the authors' simulator has it."""
 
     def __post_init__(self) -> None:
         require_positive("MoFedSAM", lr=self.lr)
         require_nonnegative("MoFedSAM", rho=self.rho)
         require(0 < self.alpha <= 1, "MoFedSAM", "alpha in (0, 1]", self.alpha)
+        require_choice("MoFedSAM", "ascent", self.ascent, ("full", "data"))
 
     def init(self, x0: Vector) -> MoFedSAMServer:
         return MoFedSAMServer(x0, torch.zeros_like(x0))
@@ -63,7 +68,7 @@ class MoFedSAM(Federated[MoFedSAMServer, MoFedSAMServer, tuple[()], Vector]):
         pull = (1 - self.alpha) * m / steps.count
 
         def step(y: Vector, f: Objective) -> Vector:
-            g = f.grad(y)
+            g = f.grad(y) if self.ascent == "full" else f.grad_and_data_grad(y)[1]
             g = f.grad(y + self.rho * g / (g.norm() + 1e-7))
             return y - self.lr * (self.alpha * g + pull)
 

@@ -55,17 +55,24 @@ class Drift:
     since: updates count from the "server" model x, or from where the client's first step "start"ed,
         which differs where clients begin elsewhere: at a look-ahead (FedACG) or at their own model.
     cka: `(model, inputs)` compares what the layers of the clients' models make of these inputs, as
-        the model takes them. It keeps a matrix of len(inputs)^2 numbers for each layer.
+        the model takes them. It keeps a matrix of len(inputs)^2 numbers for each layer. The mean
+        over layers that have parameters is the field `cka` of the run's records.
+    cka_in: says of a round whether layers are compared in it; by default in all.
     """
 
     def __init__(
-        self, *, since: Origin = "server", cka: tuple[nn.Module, Tensor] | None = None
+        self,
+        *,
+        since: Origin = "server",
+        cka: tuple[nn.Module, Tensor] | None = None,
+        cka_in: Callable[[int], bool] = lambda round: True,
     ) -> None:
         require_choice("Drift", "since", since, ("server", "start"))
         pair = cka is None or (isinstance(cka, tuple) and len(cka) == 2)
         require(pair, "Drift", "cka as (model, inputs)", cka)
         self._since = since
         self._layers = None if cka is None else _Layers(*cka)
+        self._cka_in = cka_in
         self._done: list[RoundDrift] = []
         self._open: _Sums | None = None
 
@@ -80,7 +87,7 @@ class Drift:
             )
         sums = self._sums_of(upload)
         sums.add(upload.client, upload.weight, upload.y, start)
-        if self._layers is not None:
+        if self._layers is not None and self._cka_in(upload.round):
             for layer, gram in self._layers(upload.y).items():
                 sums.layers.setdefault(layer, _Directions(torch.zeros_like(gram))).add(gram)
 
@@ -96,7 +103,8 @@ class Drift:
         expected = f"a round after {before}, the last it has seen"
         self._open = None
         require(upload.round > before, "Drift", expected, upload.round, remedy)
-        self._open = _Sums(upload.round, upload.x, with_layers=self._layers is not None)
+        with_layers = self._layers is not None and self._cka_in(upload.round)
+        self._open = _Sums(upload.round, upload.x, with_layers=with_layers)
         return self._open
 
     @property
@@ -118,6 +126,16 @@ class Drift:
         raise ValueError(
             f"Drift.of needs {known}, got {round!r}; a round without clients has none."
         )
+
+    def record_fields(self, round: int) -> Mapping[str, float | None]:
+        """Return the record's field `cka`, the mean over layers with parameters, if compared."""
+        now = self._open
+        if now is None or now.round != round or not now.layers:
+            return {}
+        layers = now.result().cka or {}
+        # A layer without parameters before the first with some is the same in all models.
+        values = [v for name, v in layers.items() if self._layers and self._layers.learns(name)]
+        return {"cka": math.fsum(values) / len(values) if values else None}
 
     def __repr__(self) -> str:
         return f"Drift({len(self.rounds)} rounds)"
@@ -236,23 +254,29 @@ class _Layers:
         size = self._layout.size
         fits = x.shape == (size,)
         require(fits, "cka", f"vectors of the model's {size} parameters", tuple(x.shape))
-        outputs: dict[str, Tensor] = {}
-        with self._recording(outputs), torch.no_grad():
+        grams: dict[str, Tensor] = {}
+        with self._recording(grams), torch.no_grad():
             functional_call(self._model, self._layout.views(x.detach()), (self._inputs,))
-        return {name: _gram(output) for name, output in outputs.items()}
+        return grams
+
+    def learns(self, layer: str) -> bool:
+        """Return whether a layer has parameters."""
+        name = layer.partition("#")[0]
+        module = self._model if name == "model" else self._model.get_submodule(name)
+        return any(True for _ in module.parameters())
 
     @contextmanager
-    def _recording(self, outputs: dict[str, Tensor]) -> Iterator[None]:
-        """Collect the layers' outputs of forward passes inside the block."""
+    def _recording(self, grams: dict[str, Tensor]) -> Iterator[None]:
+        """Collect the layers' Gram matrices of forward passes inside the block."""
         leaves = [(n, m) for n, m in self._model.named_modules() if not any(m.children())]
-        hooks = [m.register_forward_hook(self._recorder(n or "model", outputs)) for n, m in leaves]
+        hooks = [m.register_forward_hook(self._recorder(n or "model", grams)) for n, m in leaves]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _recorder(self, name: str, outputs: dict[str, Tensor]) -> Callable[..., None]:
+    def _recorder(self, name: str, grams: dict[str, Tensor]) -> Callable[..., None]:
         calls = 0
 
         def record(module: nn.Module, arguments: Any, output: Any) -> None:
@@ -261,8 +285,9 @@ class _Layers:
             first = output[0] if isinstance(output, tuple) and output else output  # LSTM and such
             rows = len(self._inputs)
             if isinstance(first, Tensor) and first.shape[:1] == (rows,):
-                # The output is copied, because the next layer may work in place.
-                outputs[name if calls == 1 else f"{name}#{calls}"] = first.reshape(rows, -1).clone()
+                # The matrix is made at once, because the next layer may work in place and the
+                # outputs of all layers would take more memory than their matrices.
+                grams[name if calls == 1 else f"{name}#{calls}"] = _gram(first.reshape(rows, -1))
 
         return record
 

@@ -1,4 +1,4 @@
-"""The command line: `undrift run`, `compare`, `sweep`, `report`, `init`, `list` and others.
+"""The command line: `undrift run`, `compare`, `sweep`, `papers`, `report`, `init` and others.
 
 Nothing here imports torch until a command is called, so that help and completion answer at once.
 """
@@ -19,6 +19,7 @@ from undrift.cli import list as listing
 from undrift.cli.data import data_app
 from undrift.cli.lazy import lazy_group
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES
+from undrift.cli.papers import papers_app
 from undrift.errors import UndriftError
 
 
@@ -49,6 +50,7 @@ app.command("report")(report.report)
 app.command("init")(init.init)
 app.command("list")(listing.list_methods)
 app.add_typer(data_app, name="data")
+app.add_typer(papers_app, name="papers")
 app.command("check")(check.check)
 app.command("export")(export.export)
 app.command("schema")(init.schema)

@@ -32,7 +32,8 @@ PartitionOption = Annotated[
     str,
     typer.Option(
         help="iid, dirichlet[:0.3], dirichlet-sequential[:0.3], dirichlet-per-class[:0.3], "
-        "shards[:2], shards:2x200, classes:5, quantity:0.5, natural, replicated.",
+        "shards[:2], shards:2x200, classes:5, classes-uneven:5, quantity:0.5, natural, "
+        "replicated.",
         rich_help_panel=DATA,
     ),
 ]
@@ -47,6 +48,13 @@ DirichletOption = Annotated[
 TestSamplesOption = Annotated[
     int | None,
     typer.Option(help="Test on so many samples, drawn once, not on all.", rich_help_panel=DATA),
+]
+ValidationOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of each client's samples to choose by, not trained on, such as 0.1.",
+        rich_help_panel=DATA,
+    ),
 ]
 AugmentOption = Annotated[
     bool, typer.Option(help="Crop and flip images as documented.", rich_help_panel=DATA)
@@ -180,6 +188,13 @@ ForceOption = Annotated[
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)
+]
+JobsOption = Annotated[
+    int,
+    typer.Option(
+        help="How many trials run at a time, each in a process of its own.",
+        rich_help_panel=PROCESSES,
+    ),
 ]
 ProcessesOption = Annotated[
     int | None,

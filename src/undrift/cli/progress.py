@@ -11,11 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from undrift.engine.processes.elastic import rank
 from undrift.engine.processes.rendezvous import restarted
-from undrift.engine.run import Run
 from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs.jobs import Job
-from undrift.runs.run_job import Observer
+from undrift.runs.run_job import Begun, Observer
 
 
 class ProgressBar(Observer):
@@ -28,7 +27,7 @@ class ProgressBar(Observer):
         self._console = Console(stderr=True, quiet=rank() != 0)
         self._verbose = verbose
         self._several = False
-        self._advanced = 0  # rounds of the current job that the bar shows
+        self._advanced: dict[str, int] = {}  # rounds that the bar shows of the jobs that run
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -58,22 +57,22 @@ class ProgressBar(Observer):
         self._task = self._bar.add_task("", total=rounds, accuracy="-")
         self._bar.start()
 
-    def begin(self, job: Job, run: Run) -> None:
-        self._announce(run)
-        self._advanced = run.round
-        self._bar.update(self._task, description=escape(self._label(job)), advance=run.round)
+    def begin(self, job: Job, begun: Begun) -> None:
+        self._announce(begun)
+        self._advanced[job.name] = begun.round
+        self._bar.update(self._task, description=escape(self._label(job)), advance=begun.round)
 
     def add(self, job: Job, record: Record) -> None:
         accuracy = "-" if record.accuracy is None else f"{100 * record.accuracy:.2f} %"
-        self._advanced += 1
+        self._advanced[job.name] += 1
         self._bar.update(self._task, advance=1, accuracy=accuracy)
 
     def end(self, job: Job, trial: Trial) -> None:
         if trial.status == "diverged" and self._several:
             self._say(f"{self._label(job)}: {trial.reason}")
+        advanced = self._advanced.pop(job.name, 0)
         if self._several:  # The rounds that a job does not run count as done.
-            self._bar.update(self._task, advance=trial.rounds - self._advanced)
-        self._advanced = 0
+            self._bar.update(self._task, advance=trial.rounds - advanced)
 
     def interrupt(self, job: Job, trial: Trial | None, command: str) -> None:
         after = f" after round {trial.records[-1].round}" if trial and trial.records else ""
@@ -84,16 +83,17 @@ class ProgressBar(Observer):
     def _label(self, job: Job) -> str:
         return f"{job.label} seed {job.seed}" if self._several else job.label
 
-    def _announce(self, run: Run) -> None:
+    def _announce(self, begun: Begun) -> None:
         """Say how a run is executed: a single run's always, of several only with --verbose."""
         if self._several and not self._verbose:
             return
-        self._say(f"{run.algorithm!r}, {run.mode} ({run.why})")
+        execution = begun.execution
+        self._say(f"{begun.algorithm}, {execution.mode} ({execution.why})")
         if self._verbose:
-            self._say(f"gradients by {run.gradients}")
-        if run.world.size > 1:
-            again = f", going on from round {run.round}" if restarted() else ""
-            self._say(f"{run.world.size} processes{again}")
+            self._say(f"gradients by {execution.gradients}")
+        if begun.processes > 1:
+            again = f", going on from round {begun.round}" if restarted() else ""
+            self._say(f"{begun.processes} processes{again}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)

@@ -65,7 +65,7 @@ def _labelled(results: "list[ExperimentResult]", *, cells: bool) -> "list[Trial]
 
     trials = []
     for result in results:
-        shown = list(result.trials) if cells else best_trials(result.trials)
+        shown = list(result.trials) if cells else best_trials(result.trials, result.smoothing)
         suffix = f" ({_folder_name(result.folder, results)})" if len(results) > 1 else ""
         trials += [replace(trial, label=trial.label + suffix) for trial in shown]
     return trials

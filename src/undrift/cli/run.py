@@ -146,6 +146,7 @@ def run_and_print(experiment: "Experiment", name: str, output: Output, **options
         run_options = RunOptions(
             out=output.out,
             force=output.force,
+            jobs=output.jobs,
             track=output.track,
             hash_always=output.as_json,
             arguments=sys.argv[1:],

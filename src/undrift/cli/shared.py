@@ -27,6 +27,7 @@ from undrift.cli.options import (
     EvaluateEveryOption,
     FailuresOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     ModelOption,
     ModeOption,
@@ -47,6 +48,7 @@ from undrift.cli.options import (
     TracePeriodOption,
     TrackOption,
     TrainLossOption,
+    ValidationOption,
     VerboseOption,
     WeightDecayOption,
     WeightingOption,
@@ -61,6 +63,7 @@ FIELDS = {  # option -> the field of an experiment that it sets
     "availability": "data.availability",
     "augment": "data.augment",
     "test_samples": "data.test_samples",
+    "validation": "data.validation",
     "model": "model.name",
     "devices": "devices.kind",
     "slowdown": "devices.slowdown",
@@ -95,6 +98,7 @@ def experiment_options(
     availability: AvailabilityOption = None,
     augment: AugmentOption = True,
     test_samples: TestSamplesOption = None,
+    validation: ValidationOption = None,
     devices: DevicesOption = None,
     slowdown: SlowdownOption = None,
     failures: FailuresOption = 0.0,
@@ -167,6 +171,7 @@ class Output:
     verbose: bool
     track: Sequence[str]
     processes: int | None
+    jobs: int
 
 
 def output_options(
@@ -177,9 +182,10 @@ def output_options(
     verbose: VerboseOption = False,
     track: TrackOption = None,
     processes: ProcessesOption = None,
+    jobs: JobsOption = 1,
 ) -> Output:
     """Return the options that every command has that runs something."""
-    return Output(out, force, as_json, quiet, verbose, track or (), processes)
+    return Output(out, force, as_json, quiet, verbose, track or (), processes, jobs)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ NeurIPS 2017; with 8 bits the quantiser of FedPAQ, Reisizadeh et al., AISTATS 20
     u_j = s |v_j| / ||v||_2;  l_j = floor(u_j) + Bernoulli(u_j - floor(u_j))
     Q(v)_j = ||v||_2 sign(v_j) l_j / s
 
+Its error grows with the number of coordinates that share a norm, so the paper cuts v into buckets
+with a norm each: here `bucket` coordinates in a row, or the model's tensors.
+
 ScaledSign. Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
 Schemes", ICML 2019:  Q(v) = (||v||_1 / D) sign(v), with sign(0) = +1.
 
@@ -21,14 +24,15 @@ or Inf decodes to one that is not finite, so that the engine still finds the cli
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from undrift.check import require
+from undrift.check import is_whole, require
 from undrift.core import Draw, Vector
 from undrift.field_help import documented
 from undrift.optim.schedules import Schedule
@@ -39,17 +43,22 @@ MOST_LEVELS = 2**24  # float32 has no finer ones
 class Wire(NamedTuple):
     """A wire holds one vector as it travels."""
 
-    numbers: Tensor  # floats: a norm, a scale, the values kept
+    numbers: Tensor  # floats: a norm or one for each bucket, a scale, the values kept
     code: Tensor  # packed uint8, or int32 indices
-    frame: Tensor  # (D, 0): no bytes; its shape tells D, the model's size, which both ends know
+    # (D, 0), or (n, 0) for each tensor: no bytes; shapes tell the sizes, which both ends know.
+    frame: Tensor | tuple[Tensor, ...]
 
 
 @runtime_checkable
 class Codec(Protocol):
     """A codec turns a vector into the buffers that travel, and back."""
 
-    def encode(self, v: Vector, draw: Draw) -> Wire:
-        """Return the buffers of v; `draw` gives the uniforms of a random codec."""
+    def encode(self, v: Vector, draw: Draw, sizes: Sequence[int] = ()) -> Wire:
+        """Return the buffers of v; `draw` gives the uniforms of a random codec.
+
+        `sizes` are those of the model's tensors, which lie in v one after the other; none make v
+        one tensor.
+        """
         ...
 
     def decode(self, wire: Wire) -> Vector:
@@ -70,8 +79,15 @@ class QSGD:
     """Bits of a coordinate, from 2 to 25, which give s = 2**(bits - 1) - 1 levels."""
     levels: int | Schedule | None = None
     """Number s of levels, from 1 to 2**24, instead of bits."""
+    bucket: int | Literal["tensor"] | None = None
+    """Coordinates that share a norm: so many in a row, or those of each "tensor" of the model; none
+    has one norm for all."""
 
     def __post_init__(self) -> None:
+        whole = is_whole(self.bucket) and self.bucket >= 1  # type: ignore[operator]
+        remedy = "leave it out for one norm"
+        sound = whole or self.bucket in (None, "tensor")
+        require(sound, "QSGD", 'bucket >= 1, a whole number, or "tensor"', self.bucket, remedy)
         both = self.bits is not None and self.levels is not None
         require(not both, "QSGD", "bits or levels, not both", (self.bits, self.levels))
         if self.levels is not None:
@@ -91,28 +107,46 @@ class QSGD:
         """Return the bits per coordinate, ceil(log2(2 s + 1)), one of which is for the sign."""
         return 1 + self.s.bit_length()
 
-    def encode(self, v: Vector, draw: Draw) -> Wire:
+    def encode(self, v: Vector, draw: Draw, sizes: Sequence[int] = ()) -> Wire:
         """Return the buffers of v."""
-        # Entries are divided by the largest before they are squared, because their own squares
-        # would under- or overflow early. Then norm >= |v_j| after rounding, so that no level is
-        # above s.
-        top = v.abs().amax()
-        norm = top * torch.linalg.vector_norm(v / torch.where(top > 0, top, 1.0))
+        norms, frame = self._norms(v, sizes)
+        norm = self._per_coordinate(norms, frame)
         u = torch.where(norm > 0, v.abs() / norm * self.s, 0.0)  # zeros too where norm is NaN
         level = u.floor() + (draw("level", v) < u - u.floor())
         code = level.to(torch.int32) + ((v < 0).to(torch.int32) << (self.width - 1))
-        return Wire(norm, pack_bits(code, self.width), _frame(v))
+        return Wire(norms, pack_bits(code, self.width), frame)
 
     def decode(self, wire: Wire) -> Vector:
         """Return the vector that the buffers stand for."""
-        norm, sign_bit = wire.numbers, self.width - 1
-        code = unpack_bits(wire.code, self.width, wire.frame.shape[0])
+        norm, sign_bit = self._per_coordinate(wire.numbers, wire.frame), self.width - 1
+        code = unpack_bits(wire.code, self.width, _length(wire.frame))
         size = norm * (code & (2**sign_bit - 1)).to(norm.dtype) / self.s
         return torch.where(code >> sign_bit > 0, -size, size)
 
     def error(self, size: int) -> float:
-        """Return the bound of the relative squared error."""
-        return min(size / self.s**2, math.sqrt(size) / self.s)
+        """Return the bound of the relative squared error; it takes a tensor to be the whole."""
+        whole = self.bucket is None or self.bucket == "tensor"
+        shared = size if whole else min(size, int(self.bucket or size))
+        return min(shared / self.s**2, math.sqrt(shared) / self.s)
+
+    def _norms(self, v: Vector, sizes: Sequence[int]) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
+        """Return the norm, or that of each bucket, and the frame."""
+        if self.bucket is None:
+            return _norm(v), _frame(v)
+        if self.bucket == "tensor":
+            parts = torch.split(v, [n for n in sizes if n] or [v.shape[0]])
+            return torch.stack([_norm(part) for part in parts]), tuple(map(_frame, parts))
+        rows = torch.nn.functional.pad(v, (0, -v.shape[0] % self.bucket)).view(-1, self.bucket)
+        return _norm(rows), _frame(v)
+
+    def _per_coordinate(self, norms: Tensor, frame: Tensor | tuple[Tensor, ...]) -> Tensor:
+        """Return the norm that each coordinate is divided by, or the one of all."""
+        if self.bucket is None:
+            return norms
+        if isinstance(frame, tuple):
+            parts = zip(norms.unbind(), frame, strict=True)
+            return torch.cat([norm.expand(part.shape[0]) for norm, part in parts])
+        return norms[:, None].expand(-1, int(self.bucket)).flatten()[: frame.shape[0]]
 
 
 @dataclass(frozen=True)
@@ -122,13 +156,13 @@ class ScaledSign:
     It is biased and meant for error feedback.
     """
 
-    def encode(self, v: Vector, draw: Draw) -> Wire:
+    def encode(self, v: Vector, draw: Draw, sizes: Sequence[int] = ()) -> Wire:
         """Return the buffers of v."""
         return Wire(v.abs().mean(), pack_bits((v >= 0).to(torch.int32), 1), _frame(v))
 
     def decode(self, wire: Wire) -> Vector:
         """Return the vector that the buffers stand for."""
-        sign = 2 * unpack_bits(wire.code, 1, wire.frame.shape[0]) - 1
+        sign = 2 * unpack_bits(wire.code, 1, _length(wire.frame)) - 1
         return wire.numbers * sign.to(wire.numbers.dtype)
 
     def error(self, size: int) -> float:
@@ -163,7 +197,7 @@ class TopK:
         require(self.k <= size, "TopK", f"k <= {size}, the model's size", self.k, "lower k")
         return int(self.k)
 
-    def encode(self, v: Vector, draw: Draw) -> Wire:
+    def encode(self, v: Vector, draw: Draw, sizes: Sequence[int] = ()) -> Wire:
         """Return the buffers of v."""
         # topk() would be faster, but which of equal entries it takes is not defined.
         order = v.abs().sort(descending=True, stable=True).indices[: self.count(v.shape[0])]
@@ -171,7 +205,7 @@ class TopK:
 
     def decode(self, wire: Wire) -> Vector:
         """Return the vector that the buffers stand for."""
-        zeros = wire.numbers.new_zeros(wire.frame.shape[0])
+        zeros = wire.numbers.new_zeros(_length(wire.frame))
         return zeros.scatter(0, wire.code.long(), wire.numbers)
 
     def error(self, size: int) -> float:
@@ -204,8 +238,26 @@ def _powers(n: int, like: Tensor) -> Tensor:
     return torch.arange(n, dtype=like.dtype, device=like.device)
 
 
+def _norm(v: Tensor) -> Tensor:
+    """Return the norm of a vector, or of each row.
+
+    Entries are divided by the largest before they are squared, because their own squares would
+    under- or overflow early. Then norm >= |v_j| after rounding, so that no level is above s.
+    """
+    top = v.abs().amax(-1)
+    norm: Tensor = top * torch.linalg.vector_norm(
+        v / torch.where(top > 0, top, 1.0)[..., None], dim=-1
+    )
+    return norm
+
+
 def _frame(v: Vector) -> Tensor:
     return v.new_empty((v.shape[0], 0))
+
+
+def _length(frame: Tensor | tuple[Tensor, ...]) -> int:
+    """Return D, the length of the vector that was encoded."""
+    return sum(part.shape[0] for part in (frame if isinstance(frame, tuple) else (frame,)))
 
 
 def _require_whole(who: str, name: str, value: object, low: int, high: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -62,9 +63,15 @@ class Parameter(NamedTuple):
     help: str
 
 
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the types of a method's fields, which are slow to find out."""
+    return get_type_hints(cls)
+
+
 def parameters_of(cls: type) -> list[Parameter]:
     """Return the hyper-parameters of a method in the order of its fields."""
-    hints, texts = get_type_hints(cls), field_help(cls)
+    hints, texts = _hints(cls), field_help(cls)
     return [
         _parameter(field, hints[field.name], texts.get(field.name, ""))
         for field in fields(cls)
@@ -85,7 +92,7 @@ def _parameter(field: Field[Any], annotation: Any, text: str) -> Parameter:
 def build(cls: type, settings: Mapping[str, Any]) -> Any:
     """Return the algorithm with these hyper-parameters, each a value or its text."""
     require_names(cls, settings)
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     values = {name: _value(cls, name, hints[name], settings[name]) for name in settings}
     required = [field.name for field in fields(cls) if _required(field)]
     missing = [name for name in required if name not in settings]
@@ -144,7 +151,7 @@ def as_text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_text(each) for each in value]
     if isinstance(value, Schedule):
-        named, remedy = not value.anonymous, "use exponential or piecewise"
+        named, remedy = not value.anonymous, "use exponential, staircase or piecewise"
         require(named, "An experiment", "schedules that can be written down", value.text, remedy)
         return value.text
     rule = callable(value) and hasattr(value, "init") and not isinstance(value, type)
@@ -160,7 +167,7 @@ def without_none(annotation: Any) -> tuple[Any, bool]:
 
 def can_be_none(cls: type, name: str) -> bool:
     """Return whether a hyper-parameter takes None, or 'none' as one of its words."""
-    kind, optional = without_none(get_type_hints(cls)[name])
+    kind, optional = without_none(_hints(cls)[name])
     return optional or "none" in get_args(kind)
 
 
@@ -224,11 +231,15 @@ def _integer(value: Any) -> int:
 
 
 def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
-    """Return the codec that `qsgd:8` (bits), `scaled-sign` or `top-k:0.01` (a share) names."""
+    """Return the codec that `qsgd:8` (bits), `scaled-sign` or `top-k:0.01` (a share) names.
+
+    `qsgd:8:512` has a norm for each 512 coordinates, `qsgd:8:tensor` one for each tensor.
+    """
     name, _, number = text.partition(":")
     try:
         if name == "qsgd":
-            return QSGD(bits=int(number or 8))
+            number, colon, bucket = number.partition(":")
+            return QSGD(bits=int(number or 8), bucket=_bucket(bucket) if colon else None)
         if name == "scaled-sign" and not number:
             return ScaledSign()
         if name == "top-k":
@@ -237,9 +248,14 @@ def parse_codec(text: str) -> QSGD | ScaledSign | TopK:
         if " needs " in str(error):  # the codec refused the number with a sentence of its own
             raise
     raise ValueError(
-        f"codec needs qsgd:BITS, scaled-sign or top-k:FRACTION, got {text!r}"
+        f"codec needs qsgd:BITS, qsgd:BITS:BUCKET, scaled-sign or top-k:FRACTION, got {text!r}"
         f"{nearest(name, ('qsgd', 'scaled-sign', 'top-k'))}."
     )
+
+
+def _bucket(text: str) -> int | Literal["tensor"]:
+    """Return the bucket of QSGD from its text."""
+    return "tensor" if text == "tensor" else int(text)
 
 
 def apply_wrappers(

@@ -33,7 +33,7 @@ class Method(Part):
     work: WorkForm | None = Field(None, description="Its own local work, instead of training.work.")
     accelerate: float | None = Field(None, description="lam of accelerated broadcast (X + ACG).")
     codec: CodecForm | None = Field(
-        None, description="Of uploads: qsgd:8, scaled-sign, top-k:0.01."
+        None, description="Of uploads: qsgd:8, qsgd:8:512, qsgd:8:tensor, scaled-sign, top-k:0.01."
     )
     error_feedback: bool = Field(False, description="Keep what the codec loses for later.")
 

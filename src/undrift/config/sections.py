@@ -72,13 +72,16 @@ class Data(Part):
     partition: PartitionForm = Field(
         "dirichlet:0.3",
         description="iid, dirichlet:0.3, dirichlet-sequential:0.3, dirichlet-per-class:0.3, "
-        "shards:2, shards:2x200, classes:5, quantity:0.5, natural or replicated.",
+        "shards:2, shards:2x200, classes:5, classes-uneven:5, quantity:0.5, natural or replicated.",
     )
     availability: AvailabilityForm | None = Field(
         None, description="Who is there: resampled:250:100 or replaced:250:100:0.5."
     )
     augment: bool = Field(True, description="Crop and flip images where their documents do so.")
     test_samples: Count | None = Field(None, description="Test on so many, not on all.")
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Share of each client's samples to choose by, not trained on."
+    )
 
     @field_validator("name")
     @classmethod
@@ -190,12 +193,21 @@ class Evaluation(Part):
     )
     smoothing: Literal["raw", "ema", "window", "best"] = Field(
         "raw",
-        description="Of the accuracy held against the target: raw, ema (0.9), window (10), best.",
+        description="Of accuracies, also against the target: raw, ema (0.9), window (10), best.",
     )
     train_loss: bool = Field(False, description="The objective on all training data, too.")
     node_accuracy: bool = Field(True, description="Peers: test each node's own model, too.")
     gradient_norm: bool = Field(False, description="Peers: gradient of the mean model, all data.")
+    sharpness: bool = Field(
+        False, description="Rise of the loss one ascent step away, and largest Hessian eigenvalue."
+    )
     drift: bool = Field(False, description="Divergence and cosines of the clients' local models.")
+    cka: bool = Field(
+        False, description="Drift, and likeness (CKA) of the local models' features, when tested."
+    )
+    surface: bool = Field(
+        False, description="Training loss on the plane of three local models of the last round."
+    )
 
     @field_validator("target", mode="before")
     @classmethod

@@ -42,6 +42,18 @@ def _range(path: str, table: dict[str, Any]) -> Range:
         ) from None
 
 
+def _refuse_bare_names(table: Any) -> None:
+    """Raise if a name has no quotes: TOML reads FedProx.mu = [0.1] as a table in a table."""
+    for section, values in table.items() if isinstance(table, dict) else ():
+        names = [*values] if isinstance(values, dict) else []
+        bare = next((name for name in names if isinstance(values[name], list | dict)), None)
+        if bare is not None and bare not in Range.model_fields:
+            raise ValueError(
+                f"sweep needs the names of fields in quotes, got {section}.{bare} without; write "
+                f'"{section}.{bare}" = ...'
+            )
+
+
 class Sweep(Part):
     """Says which values to try: all combinations of `grid`, and rows that change together."""
 
@@ -61,6 +73,8 @@ class Sweep(Part):
     def _as_toml_has_it(cls, values: Any) -> Any:
         """Return the values with schedules and rules as text, and tables as ranges."""
         plain = as_text(values)
+        for table in plain if isinstance(plain, list) else [plain]:
+            _refuse_bare_names(table)
         if not isinstance(plain, dict):
             return plain
         tables = {path: each for path, each in plain.items() if isinstance(each, dict)}

@@ -17,13 +17,14 @@ Indices = NDArray[np.int64]
 
 
 class Clients:
-    """Holds the training data of all clients and the test set.
+    """Holds the training data of all clients, the test set and the validation set.
 
     Construct it as `Clients([(inputs_0, targets_0), ...], test=(inputs, targets))` or by
-    `Clients.split(...)`. `availability` decides which clients are present in a round, by default
-    all. `prepare` converts stored samples to inputs of the model, batch by batch, for example
-    `data.Images(mean, std, crop=4)` for bytes. All samples lie in one pool of inputs and one of
-    targets; a minibatch is gathered by index.
+    `Clients.split(...)`. `validation` is evaluated as `test` is, to choose hyper-parameters by.
+    `availability` decides which clients are present in a round, by default all. `prepare` converts
+    stored samples to inputs of the model, batch by batch, for example `data.Images(mean, std,
+    crop=4)` for bytes. All samples lie in one pool of inputs and one of targets; a minibatch is
+    gathered by index.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Clients:
         pairs: Sequence[Pair],
         *,
         test: Pair | None = None,
+        validation: Pair | None = None,
         availability: Availability | None = None,
         prepare: Prepare | None = None,
     ) -> None:
@@ -51,7 +53,7 @@ class Clients:
             torch.cat([targets for _, targets in pairs]),
             np.arange(sum(sizes), dtype=np.int64),
             np.asarray(sizes, dtype=np.int64),
-            test,
+            {"test": test, "validation": validation},
             availability,
             prepare,
         )
@@ -64,6 +66,7 @@ class Clients:
         parts: Sequence[Sequence[int] | Indices],
         *,
         test: Pair | None = None,
+        validation: Pair | None = None,
         availability: Availability | None = None,
         prepare: Prepare | None = None,
     ) -> Clients:
@@ -84,7 +87,8 @@ class Clients:
                 )
         self = cls.__new__(cls)
         sizes = np.asarray([len(index) for index in indices], dtype=np.int64)
-        self._fill(inputs, targets, np.concatenate(indices), sizes, test, availability, prepare)
+        held = {"test": test, "validation": validation}
+        self._fill(inputs, targets, np.concatenate(indices), sizes, held, availability, prepare)
         return self
 
     def _fill(
@@ -93,19 +97,22 @@ class Clients:
         targets: Tensor,
         index: Indices,
         sizes: Indices,
-        test: Pair | None,
+        held: dict[str, Pair | None],
         availability: Availability | None,
         prepare: Prepare | None,
     ) -> None:
         """Set all fields, or raise `ValueError`."""
-        if test is not None:
-            _check_pair(test, "the test set")
-            if _kind(test) != _kind((inputs, targets)):
+        for name, pair in held.items():
+            if pair is None:
+                continue
+            _check_pair(pair, f"the {name} set")
+            if _kind(pair) != _kind((inputs, targets)):
                 raise ValueError(
-                    f"The test set needs samples like the clients', {_kind((inputs, targets))}, "
-                    f"got {_kind(test)}."
+                    f"The {name} set needs samples like the clients', {_kind((inputs, targets))}, "
+                    f"got {_kind(pair)}."
                 )
-        self.inputs, self.targets, self.test = inputs, targets, test
+        self.inputs, self.targets = inputs, targets
+        self.test, self.validation = held["test"], held["validation"]
         self.index, self.sizes = index, sizes
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.availability = availability
@@ -133,10 +140,9 @@ class Clients:
                         f"Clients needs finite data, got NaN or Inf in the {name} of client "
                         f"{holders[0]}; clean or drop those samples."
                     )
-        if self.test is not None:
-            for tensor in self.test:
-                if not _finite(tensor):
-                    raise ValueError("The test set needs finite data, got NaN or Inf; clean it.")
+        for name, pair in (("test", self.test), ("validation", self.validation)):
+            if not all(map(_finite, pair or ())):
+                raise ValueError(f"The {name} set needs finite data, got NaN or Inf; clean it.")
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -149,6 +155,8 @@ class Clients:
         low, high = int(self.sizes.min()), int(self.sizes.max())
         sizes = f"{low}" if low == high else f"{low} to {high}"
         tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
+        if self.validation is not None:
+            tested += f", {len(self.validation[1])} validation samples"
         return f"Clients({len(self)} clients, {sizes} samples each, {tested})"
 
     def of(self, i: int) -> Indices:

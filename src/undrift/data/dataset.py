@@ -15,6 +15,7 @@ from undrift.check import is_whole, require
 from undrift.data import partition as partitions
 from undrift.data.availability import Availability
 from undrift.data.clients import Clients, Indices, Pair
+from undrift.data.holdout import hold_out
 from undrift.data.prepare import Images, Prepare
 from undrift.data.stored import Samples, Stored
 
@@ -90,6 +91,7 @@ class Dataset:
         seed: int = 0,
         augment: bool = True,
         test_samples: int | None = None,
+        validation: float | None = None,
         availability: Availability | None = None,
     ) -> Clients:
         """Return clients with their parts of the training data, and a test set.
@@ -98,7 +100,8 @@ class Dataset:
         Batches are normalised by the constants of the data set, and its images are cropped and
         flipped where papers do so, unless `augment` is False. The test set is that of the data set;
         for "natural" clients it has only their samples, if there are any. `test_samples` draws so
-        many of these once.
+        many of these once. `validation` is the share of each client's samples that are not trained
+        on and become the validation set.
         """
         known = isinstance(partition, str | Sequence)
         require(known, "split", "a form such as 'dirichlet:0.3' or index lists", partition)
@@ -114,9 +117,15 @@ class Dataset:
         prepare = self.prepare
         if isinstance(prepare, Images) and not augment:
             prepare = prepare.plain()
+        held = None
+        if validation is not None:
+            parts, taken = hold_out(parts, validation, len(targets), seed=seed)
+            index = torch.from_numpy(taken)
+            held = self.stored_train[0][index], targets[index]
         return Clients.split(
             *self.stored_train,
             parts,
+            validation=held,
             test=self._tested(parts if partition == "natural" else None, test_samples, seed),
             availability=availability,
             prepare=prepare,

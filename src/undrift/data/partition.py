@@ -9,26 +9,24 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from undrift import keyed
 from undrift.check import require, require_choice, require_positive
 from undrift.data.assignment import (
     Labels,
     apportioned,
-    assign,
     check_clients,
     check_enough,
     check_minimum,
     codes_of,
     grouped,
     log_dirichlet,
-    pools_of,
     require_count,
     shares_of,
 )
 from undrift.data.clients import Indices
 from undrift.data.label_mixes import Law, dirichlet
+from undrift.data.label_sets import classes_per_client
 
 __all__ = [
     "classes_per_client",
@@ -87,65 +85,6 @@ def shards(
     chosen = keyed.generator(seed, "partition").permutation(len(cut))[:total]
     assigned = chosen.reshape(clients, per_client)
     return [np.sort(np.concatenate([cut[shard] for shard in own])) for own in assigned]
-
-
-def classes_per_client(
-    targets: Labels, clients: int, classes: int, *, seed: int = 0
-) -> list[Indices]:
-    """Return parts of exactly `classes` labels each, drawn at random (the thesis's DP2).
-
-    The samples of a label are divided evenly among its holders. Every label has a holder if
-    clients * classes is large enough; samples of labels without a holder are left out.
-    """
-    who = "classes_per_client"
-    check_enough(len(targets), clients)
-    codes, labels = codes_of(who, targets)
-    require_count(who, "classes", classes)
-    expected = f"at most the {labels} classes there are"
-    require(classes <= labels, who, expected, classes, "lower classes")
-    supply = np.bincount(codes)
-    places = int(np.minimum(supply, clients).sum())
-    require(
-        places >= clients * classes,
-        who,
-        f"samples for {clients * classes} pairs of a client and one of its labels",
-        places,
-        "use fewer clients or classes",
-    )
-    rng = keyed.generator(seed, "partition")
-    pools = pools_of(rng, codes)
-    held = _held_labels(rng, supply, clients, classes)
-    counts = np.zeros((clients, labels), dtype=np.int64)
-    for label in np.flatnonzero(held.any(axis=0)):
-        holders = rng.permutation(np.flatnonzero(held[:, label]))
-        each, over = divmod(int(supply[label]), len(holders))
-        counts[holders, label] = each
-        counts[holders[:over], label] += 1
-    return assign(pools, counts)
-
-
-def _held_labels(
-    rng: np.random.Generator, supply: Indices, clients: int, classes: int
-) -> NDArray[np.bool_]:
-    """Return which client holds which label, as (clients, labels).
-
-    Labels without a holder go first. A label has no more holders than samples. A label with fewer
-    samples than remaining clients is `scarce`: each client takes only so many scarce labels that
-    the others suffice for the remaining clients.
-    """
-    held = np.zeros((clients, len(supply)), dtype=np.bool_)
-    left, fresh = supply.copy(), np.ones(len(supply), dtype=np.bool_)
-    for i in range(clients):
-        others = clients - i - 1
-        spare = np.minimum(left, others).sum() - others * classes
-        order = rng.permutation(len(left))
-        order = np.concatenate([order[fresh[order]], order[~fresh[order]]])
-        order = order[left[order] > 0]
-        scarce = left[order] <= others
-        own = order[~scarce | (np.cumsum(scarce) <= spare)][:classes]
-        held[i, own], fresh[own] = True, False
-        left[own] -= 1
-    return held
 
 
 def natural(
@@ -214,6 +153,7 @@ _FORMS = {
     "dirichlet-per-class": _Form("dirichlet-per-class:0.3", float, 0, 1),
     "shards": _Form("shards:2 or shards:2x200", int, 0, 2),
     "classes": _Form("classes:5", int, 1, 1),
+    "classes-uneven": _Form("classes-uneven:5", int, 1, 1),
     "natural": _Form("natural"),
     "quantity": _Form("quantity:0.5", float, 1, 1),
     "replicated": _Form("replicated"),
@@ -265,6 +205,8 @@ def parse(
             return shards(targets, clients, per_client=per_client, size=size, seed=seed)
         case "classes", [classes]:
             return classes_per_client(targets, clients, int(classes), seed=seed)
+        case "classes-uneven", [classes]:
+            return classes_per_client(targets, clients, int(classes), law="uneven", seed=seed)
         case "quantity", [skew]:
             return quantity(targets, clients, skew, seed=seed)
     skew = numbers[0] if numbers else alpha

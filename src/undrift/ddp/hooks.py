@@ -12,7 +12,17 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
 
 from undrift.check import is_whole, require, require_choice, require_positive
-from undrift.comm.merges import Code, Largest, Mean, OneBit, SignSum, euclidean, require_code
+from undrift.comm.merges import (
+    Code,
+    Largest,
+    Mean,
+    Norm,
+    OneBit,
+    SignSum,
+    norm_of,
+    require_code,
+    require_norm,
+)
 from undrift.core import Vector
 from undrift.ddp.state import HookState
 from undrift.errors import WorkerError
@@ -126,18 +136,21 @@ class EFSignState(HookState):
 class SSDMState(HookState):
     """Holds the options and buffers of `ssdm_hook`.
 
-    `beta`, `norm` and `code` are as in `SSDM`; `seed` is that of the random signs.
+    `beta`, `norm` and `code` are as in `SSDM`, `scale` is "none" or "max" of it; `seed` is that of
+    the random signs.
     """
 
     name = "ssdm"
     beta: float = 0.9
-    norm: Literal["none", "max"] = "none"
+    norm: Norm = "l2"
+    scale: Literal["none", "max"] = "none"
     code: Code = "fixed"
     seed: int = 0
 
     def __post_init__(self) -> None:
         require(0 <= self.beta < 1, "SSDMState", "beta in [0, 1)", self.beta)
-        require_choice("SSDMState", "norm", self.norm, ("none", "max"))
+        require_norm("SSDMState", self.norm)
+        require_choice("SSDMState", "scale", self.scale, ("none", "max"))
         require_code("SSDMState", self.code)
         require(is_whole(self.seed), "SSDMState", "a whole seed", self.seed)
         super().__post_init__()
@@ -148,11 +161,11 @@ class SSDMState(HookState):
             for n, own in zip(numbers, g, strict=True)
         ]
         label = self._label(numbers)
-        norms = [euclidean(own).view(1) for own in m]
-        # This all-reduce runs for either `norm`, because no sign can be drawn from a NaN and all
+        norms = [norm_of(own, self.norm).view(1) for own in m]
+        # This all-reduce runs for either `scale`, because no sign can be drawn from a NaN and all
         # ranks must know of one before they draw.
         largest = self._reduce(norms, Largest(), f"{label}, norms")
-        n = largest if self.norm == "max" else norms
+        n = largest if self.scale == "max" else norms
         v = [
             # Rounding alone can take a quotient out of [-1, 1].
             torch.where(norm > 0, (own / norm).clamp(-1, 1), torch.zeros_like(own))
@@ -161,7 +174,7 @@ class SSDMState(HookState):
         merge = SignSum(self.code, stochastic=True)
         s = self._reduce(v, merge, label, numbers, self.seed)
         self._keep(numbers, m)
-        if self.norm == "none":
+        if self.scale == "none":
             return s
         return [norm * each for norm, each in zip(n, s, strict=True)]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from undrift.engine.participation import Floats
 from undrift.engine.world import World
 from undrift.gradients.task import Task
 from undrift.models.layout import eval_mode
+
+ALL_AT_ONCE = 2**62  # the size of batches for a loss that is not a mean over samples
 
 
 class Score(NamedTuple):
@@ -34,8 +37,10 @@ class Evaluator:
     batch: int
     world: World = World()
 
-    def score(self, x: Vector, *, on_training_data: bool = False) -> Score:
-        """Return loss and accuracy on the test set.
+    def score(
+        self, x: Vector, *, on_training_data: bool = False, samples: Pair | None = None
+    ) -> Score:
+        """Return loss and accuracy on the test set, or on these samples.
 
         Without a test set, or `on_training_data`, they are those of the training data as the
         objective weighs it. The sum is over all batches in order, whichever process had which.
@@ -44,8 +49,9 @@ class Evaluator:
         weighted: Iterator[tuple[float, Pair]] = (
             (float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0
         )
-        if clients.test is not None and not on_training_data:
-            weighted = iter([(1.0, clients.test)])
+        samples = clients.test if samples is None else samples
+        if samples is not None and not on_training_data:
+            weighted = iter([(1.0, samples)])
         batches = (
             (weight * share, inputs, targets)
             for weight, pair in weighted
@@ -72,6 +78,12 @@ class Evaluator:
                     gradient = torch.autograd.grad(loss, leaf)[0]
                     total = total + self.population[i] * share * gradient
         return self.world.sum(total) + task.weight_decay * x
+
+    def training_batches(self, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
+        """Yield all training data in batches, each behind its weight in the objective."""
+        for i in np.flatnonzero(self.population > 0):
+            for share, inputs, targets in _slices(self.clients[int(i)], batch):
+                yield float(self.population[i]) * share, inputs, targets
 
 
 _NOT_HERE = (0.0, 0.0, 0.0)  # the score of a batch that another process evaluates

@@ -9,7 +9,7 @@ import numpy as np
 
 from undrift.core import Federated, Vector
 from undrift.engine.checkpoint import store
-from undrift.engine.execution.cohort import FederatedExecutor, Tap
+from undrift.engine.execution.cohort import FederatedExecutor, RecordingTap, Tap
 from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.round import federated_round
 from undrift.engine.plan import Plan
@@ -83,8 +83,16 @@ class FederatedRun(Run):
             samples=meter.samples,
             seconds=seconds,
             **self._train_loss(self.x),
+            **self._validation(self.x),
+            **self._sharpness(self.x),
+            **self._tapped(),
             **self._clock_fields(plan, lambda clock: clock.with_server(plan, meter)),
         )
+
+    def _tapped(self) -> dict[str, Any]:
+        """Return the record's fields that the tap has measured."""
+        tap = self._tap
+        return dict(tap.record_fields(self.round)) if isinstance(tap, RecordingTap) else {}
 
     def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
         states = {i: state for part in parts for i, state in part.clients.items()}

@@ -174,7 +174,7 @@ class PeerRun(Run):
             consensus = self._over_nodes(apart)
         if self._evaluation_due:
             loss, accuracy = self.score(mean)
-            trained = self._train_loss(mean)
+            trained = self._train_loss(mean) | self._validation(mean) | self._sharpness(mean)
             if self._settings.evaluation.node_accuracy and accuracy is not None:
                 scores = [self.score(x, alone=not agreed).accuracy or 0.0 for x in models]
                 node_accuracy = scores[0] if agreed else self._over_nodes(scores)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -80,6 +80,21 @@ class Plan:
         counts = np.broadcast_to(np.asarray(steps, dtype=np.int64), size).copy()
         cohort = Cohort(t, population, size, size / population)
         return cls(t, ids, weights, counts, mean_steps(weights, counts), cohort)
+
+    def part(self, positions: NDArray[np.int64]) -> Plan:
+        """Return the same round for the clients at these positions alone."""
+        if len(positions) == len(self.ids):
+            return self
+        weights = self.weights[positions]
+        share = math.fsum(weights)
+        cohort = replace(self.cohort, size=len(positions), mass=self.cohort.mass * share)
+        return replace(
+            self,
+            ids=self.ids[positions],
+            weights=weights / share if share > 0 else weights,
+            counts=self.counts[positions],
+            cohort=cohort,
+        )
 
     def groups(
         self, chunk: int, among: NDArray[np.int64] | None = None

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from undrift.core import Vector
+from undrift.data.clients import Pair
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
-from undrift.engine.evaluate import Evaluator, Score
+from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator, Score
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.memory import retain_freed_memory
@@ -24,6 +25,7 @@ from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan
 from undrift.engine.resume import Resumable
 from undrift.engine.settings import RunSettings
+from undrift.engine.sharpness import sampled, sharpness
 from undrift.engine.world import World
 from undrift.errors import UndriftError
 from undrift.models.layout import sha256
@@ -218,17 +220,48 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
             return {}
         return {"train_loss": self.score(x, on_training_data=True).loss}
 
-    def score(self, x: Vector, *, alone: bool = False, on_training_data: bool = False) -> Score:
+    def _validation(self, x: Vector) -> dict[str, Any]:
+        """Return the record's fields of the validation samples, where there are some."""
+        if self._clients.validation is None or not self._evaluation_due:
+            return {}
+        loss, accuracy = self.score(x, samples=self._clients.validation)
+        return {"validation_loss": loss, "validation_accuracy": accuracy}
+
+    def _sharpness(self, x: Vector) -> dict[str, Any]:
+        """Return the record's fields of the loss around x, where they are asked for.
+
+        Every process computes all of it, so that all have the same numbers.
+        """
+        if not self._settings.evaluation.sharpness or not self._evaluation_due:
+            return {}
+        elements = self._settings.evaluation.batch_size * self._settings.facts.activations
+        with intra_op_threads(elements):
+            found = sharpness(self.sample_evaluator(), x, self._planner.seed)
+        return {"sharpness": found.rise, "hessian": found.hessian}
+
+    def sample_evaluator(self) -> Evaluator:
+        """Return what evaluates vectors on the fixed sample of the training data, alone."""
+        return sampled(self.evaluator(alone=True), self._planner.seed)
+
+    def score(
+        self,
+        x: Vector,
+        *,
+        alone: bool = False,
+        on_training_data: bool = False,
+        samples: Pair | None = None,
+    ) -> Score:
         """Evaluate x by all processes together, or by this one `alone`."""
         settings = self._settings
         elements = settings.evaluation.batch_size * settings.facts.activations
         with intra_op_threads(elements):
-            return self.evaluator(alone=alone).score(x, on_training_data=on_training_data)
+            evaluator = self.evaluator(alone=alone)
+            return evaluator.score(x, on_training_data=on_training_data, samples=samples)
 
     def evaluator(self, *, alone: bool = False) -> Evaluator:
         """Return what evaluates vectors on the data of the run."""
         settings, planner = self._settings, self._planner
         # A loss that is not a mean over samples must see all of them at once.
-        batch = settings.evaluation.batch_size if settings.facts.separable else 2**62
+        batch = settings.evaluation.batch_size if settings.facts.separable else ALL_AT_ONCE
         world = World() if alone or not self.world.open else self.world
         return Evaluator(self._task, self._clients, planner.population, batch, world)

@@ -38,6 +38,8 @@ class EvaluationOptions:
     train_loss: whether to evaluate the objective on all training data as well.
     node_accuracy: for peers, whether to evaluate each node's own model as well.
     gradient_norm: for peers, whether to compute the gradient of the mean model on all data.
+    sharpness: whether to measure how sharp the loss is around the model: the rise of the loss one
+        ascent step away and the largest eigenvalue of its Hessian, on 512 training samples.
     """
 
     every: int = 1
@@ -45,6 +47,7 @@ class EvaluationOptions:
     train_loss: bool = False
     node_accuracy: bool = True
     gradient_norm: bool = False
+    sharpness: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from torch import nn
 
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
-from undrift.data.clients import Clients
+from undrift.data.clients import Clients, Pair
 from undrift.data.work import Work
 from undrift.devices import Fleet
 from undrift.engine import participation as laws
@@ -208,17 +208,24 @@ def _build_run(
 
 def _common_facts(request: SimulationRequest, setup: Setup) -> dict[str, str]:
     """Return what processes must have in common before they can share a model or a score."""
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in request.clients.test or ():
-        digest.update(raw_bytes(tensor))
     layout, evaluation = setup.task.layout, request.evaluation
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     return {
         "the model's parameters": f"{shapes} {layout.dtype}",
-        "the test set": digest.hexdigest(),
+        "the test set": _digest(request.clients.test),
+        "the validation set": _digest(request.clients.validation),
         "train_loss": repr(evaluation.train_loss),
         "node_accuracy": repr(evaluation.node_accuracy),
         "gradient_norm": repr(evaluation.gradient_norm),
+        "sharpness": repr(evaluation.sharpness),
         "whether there is a checkpoint": repr(request.checkpoint is not None),
         "whether there is a resume": repr(request.resume is not None),
     }
+
+
+def _digest(pair: Pair | None) -> str:
+    """Return a hash of samples that all processes evaluate, which is also one of none."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in pair or ():
+        digest.update(raw_bytes(tensor))
+    return digest.hexdigest()

@@ -59,6 +59,10 @@ class DataObjective:
             return self.minibatch.gradient(x)
         return self.minibatch.slope(self.__call__, x)
 
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        g = self.grad(x)
+        return g, g
+
     def outputs(self, x: Vector) -> Outputs:
         batch = self.minibatch.own
         logits, features = self.task.logits_and_features(x, batch.inputs, batch.keys)
@@ -92,6 +96,10 @@ class Pooled:
 
     def grad(self, x: Vector) -> Vector:
         return self._mean(lambda part: part.grad(x))
+
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        g = self.grad(x)
+        return g, g
 
     def _mean(self, of: Callable[[DataObjective], Tensor]) -> Tensor:
         total = self.shares[0] * of(self.parts[0])
@@ -130,6 +138,9 @@ class ObjectiveWrapper:
     def grad(self, x: Vector) -> Vector:
         return self.inner.grad(x)
 
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        return self.inner.grad_and_data_grad(x)
+
     def outputs(self, x: Vector) -> Outputs:
         return self.inner.outputs(x)
 
@@ -147,6 +158,10 @@ class Counted(ObjectiveWrapper):
         self.count()
         return self.inner.grad(x)
 
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        self.count()
+        return self.inner.grad_and_data_grad(x)
+
 
 @dataclass(frozen=True)
 class Clipped(ObjectiveWrapper):
@@ -155,7 +170,13 @@ class Clipped(ObjectiveWrapper):
     norm: float
 
     def grad(self, x: Vector) -> Vector:
-        g = self.inner.grad(x)
+        return self._clip(self.inner.grad(x))
+
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        g, data = self.inner.grad_and_data_grad(x)
+        return self._clip(g), data
+
+    def _clip(self, g: Vector) -> Vector:
         length = torch.linalg.vector_norm(g)
         return g * torch.where(length > self.norm, self.norm / length, torch.ones_like(length))
 
@@ -171,6 +192,10 @@ class Decayed(ObjectiveWrapper):
 
     def grad(self, x: Vector) -> Vector:
         return self.inner.grad(x) + self.weight_decay * x
+
+    def grad_and_data_grad(self, x: Vector) -> tuple[Vector, Vector]:
+        g, data = self.inner.grad_and_data_grad(x)
+        return g + self.weight_decay * x, data
 
 
 def instrument(task: Task, objective: Objective, count: Callable[[], None]) -> Objective:

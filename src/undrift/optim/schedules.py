@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from undrift.check import is_whole, require
+
 A = TypeVar("A")
 
 
@@ -53,6 +55,11 @@ def _exponential(start: float, factor: float, t: int) -> float:
     return start * factor**t
 
 
+def _staircase(start: float, factor: float, every: int, t: int) -> float:
+    """Return the value of a staircase in round t."""
+    return start * factor ** (t // every)
+
+
 def _piecewise(start: float, changes: tuple[tuple[int, float], ...], t: int) -> float:
     """Return the value of a piecewise constant schedule in round t."""
     value = start
@@ -65,6 +72,17 @@ def _piecewise(start: float, changes: tuple[tuple[int, float], ...], t: int) -> 
 def exponential(start: float, factor: float) -> Schedule:
     """Return the schedule start * factor**t, which the papers use for learning rates."""
     return Schedule(partial(_exponential, start, factor), f"exponential({start}, {factor})")
+
+
+def staircase(start: float, factor: float, every: int) -> Schedule:
+    """Return the schedule start * factor**(t // every), which changes once in `every` rounds.
+
+    With every = period it is what Marsit's `decay` makes of lr and server_lr.
+    """
+    sound = is_whole(every) and every >= 1
+    require(sound, "staircase", "every >= 1, a whole number of rounds", every)
+    text = f"staircase({start}, {factor}, {every})"
+    return Schedule(partial(_staircase, start, factor, every), text)
 
 
 def piecewise(start: float, changes: Mapping[int, float]) -> Schedule:
@@ -99,6 +117,7 @@ def parse(text: str) -> float:
     """Return the number or the schedule that prints so: `0.1`, `exponential(0.1, 0.998)`."""
     makers: dict[str, Callable[..., Schedule]] = {
         "exponential": exponential,
+        "staircase": staircase,
         "piecewise": piecewise,
     }
     name, bracket, rest = text.strip().partition("(")
@@ -109,6 +128,6 @@ def parse(text: str) -> float:
         return makers[name.strip()](*arguments)
     except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(
-            f"A hyper-parameter needs a number or a schedule such as exponential(0.1, 0.998) or "
-            f"piecewise(0.1, {{50: 0.01}}), got {text!r}."
+            f"A hyper-parameter needs a number or a schedule such as exponential(0.1, 0.998), "
+            f"staircase(0.03, 0.1, 100) or piecewise(0.1, {{50: 0.01}}), got {text!r}."
         ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from undrift.config.experiment import Experiment
 from undrift.report.catalogue import citation
-from undrift.results.trial import Trial, by_label, mean_last
+from undrift.results.trial import CellScore, Trial, by_label
 
 
 def by_method(trials: Sequence[Trial]) -> dict[str, dict[str, list[Trial]]]:
@@ -21,16 +21,17 @@ def by_method(trials: Sequence[Trial]) -> dict[str, dict[str, list[Trial]]]:
     return methods
 
 
-def best_cells(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
-    """Return for each method the seeds of the cell with the highest mean accuracy."""
-    return {title: max(cells.values(), key=mean_last) for title, cells in by_method(trials).items()}
+def best_cells(trials: Sequence[Trial], smoothing: str = "raw") -> dict[str, list[Trial]]:
+    """Return for each method the seeds of the cell with the highest score."""
+    score = CellScore.of(trials, smoothing)
+    return {title: max(cells.values(), key=score) for title, cells in by_method(trials).items()}
 
 
-def best_trials(trials: Sequence[Trial]) -> list[Trial]:
+def best_trials(trials: Sequence[Trial], smoothing: str = "raw") -> list[Trial]:
     """Return the trials of each method's best cell, labelled with the method's name alone."""
     return [
         replace(trial, label=title)
-        for title, seeds in best_cells(trials).items()
+        for title, seeds in best_cells(trials, smoothing).items()
         for trial in seeds
     ]
 
@@ -60,12 +61,15 @@ def method_notes(
     """Return by label what the method is, its paper, and of how many cells it is the best."""
     classes = {method.title: method.cls for method in experiment.methods}
     cells = by_method(every_trial)
+    score = CellScore.of(every_trial, experiment.evaluation.smoothing)
+    chosen = f", by {score.name}" if score.validated else ""
     notes = {}
     for trial in shown:
         title = trial.facts.get("title", trial.label)
         cls, tried = classes.get(title), len(cells.get(title, {}))
         parts = [] if cls is None else [*(inspect.getdoc(cls) or "").splitlines()[:1]]
         parts += [] if cls is None else [citation(cls)]
-        parts += [f"Shown at {cell_text(trial)}, the best of {tried} cells."] if tried > 1 else []
+        shown_at = f"Shown at {cell_text(trial)}, the best of {tried} cells{chosen}."
+        parts += [shown_at] if tried > 1 else []
         notes[trial.label] = " ".join(f"{part.removesuffix('.')}." for part in parts if part)
     return notes

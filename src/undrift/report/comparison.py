@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.check import is_finite, require
+from undrift.check import is_finite, require, require_choice
+from undrift.results.metrics import SMOOTHING_NAMES
 from undrift.results.trial import Trial, by_label
 
 
@@ -28,11 +29,13 @@ class Comparison:
     partition: NDArray[np.int64] | None = None  # (clients, labels) samples
     labels: Sequence[str] = ()  # names of the partition's labels
     warnings: Sequence[str] = ()
+    smoothing: str = "raw"  # of the accuracies at R/2 and R and of those held against targets
     targets: tuple[float, ...] = field(init=False)  # ascending, each once
 
     def __post_init__(self) -> None:
         got = len(self.trials)
         require(got > 0, "Comparison", "at least one trial", got, "run an experiment first")
+        require_choice("Comparison", "smoothing", self.smoothing, SMOOTHING_NAMES)
         object.__setattr__(self, "targets", _targets(self.target))
         if self.partition is not None:
             self._check_partition(np.asarray(self.partition))
@@ -51,6 +54,11 @@ class Comparison:
     def methods(self) -> dict[str, list[Trial]]:
         """Return the trials of each label."""
         return by_label(self.trials)
+
+    @property
+    def smoothing_name(self) -> str:
+        """Return the smoothing's name in tables, or no text where nothing is smoothed."""
+        return "" if self.smoothing == "raw" else SMOOTHING_NAMES[self.smoothing]
 
     @property
     def label_names(self) -> list[str]:

@@ -43,6 +43,7 @@ class Axis:
 METRICS = (
     Metric("accuracy", "accuracy", percent=True),
     Metric("loss", "loss"),
+    Metric("validation_accuracy", "validation accuracy", percent=True),
     Metric("node_accuracy", "accuracy of the nodes", percent=True),
     Metric("consensus", "consensus error"),
 )
@@ -54,7 +55,8 @@ AXES = (
     Axis("seconds", "time", "seconds"),
     Axis("simulated_seconds", "simulated time", "seconds"),
 )
-SMOOTHINGS = {"raw": "raw", "ema": "EMA 0.9", "window": "window 10"}
+# The best so far is a column of the page's table, and no curve.
+SMOOTHINGS = {key: name for key, name in metrics.SMOOTHING_NAMES.items() if key != "best"}
 
 NUMBERS = 240_000  # at most in a page; each takes about seven bytes
 POINTS = 500  # of a curve at most, because a screen shows no more
@@ -126,7 +128,9 @@ def _curve(trials: Sequence[Trial], metric: str, clocks: Clocks) -> MethodCurve 
     for name in SMOOTHINGS:
         stacked[name] = np.full((len(trials), len(grid)), np.nan)
         for row, each in zip(stacked[name], by_seed, strict=True):
-            row[np.searchsorted(grid, each.rounds)] = metrics.SMOOTHINGS[name](each.values)
+            row[np.searchsorted(grid, each.rounds)] = metrics.SMOOTHINGS[name](
+                each.rounds, each.values
+            )
         stacked[name][~np.isfinite(stacked[name])] = np.nan
     return MethodCurve(
         _spent(clocks, grid),

@@ -9,8 +9,8 @@ import numpy as np
 
 from undrift.config.experiment import Experiment
 from undrift.report.collect import cell_of
-from undrift.results.metrics import rounds_to, spread
-from undrift.results.trial import Trial, mean_last
+from undrift.results.metrics import curve, rounds_to, spread
+from undrift.results.trial import Trial, mean_reached
 
 PEER_FIGURES = ("node_accuracy", "consensus", "bits", "sign_matching")
 
@@ -25,17 +25,25 @@ def peer_figures(seeds: Sequence[Trial]) -> dict[str, float]:
     }
 
 
-def trial_summary(trial: Trial) -> dict[str, Any]:
-    """Return what `--json` prints of a single trial; its accuracy is that of the last test."""
-    last = next((r for r in reversed(trial.records) if r.loss is not None), None)
+def trial_summary(trial: Trial, smoothing: str = "raw") -> dict[str, Any]:
+    """Return what `--json` prints of a single trial; its accuracy is that of the last test.
+
+    Loss and accuracy are smoothed, and the summary says how, unless the smoothing is raw.
+    """
+    loss, accuracy, validation = (
+        next(reversed(curve(trial.records, metric, smoothing).values), None)
+        for metric in ("loss", "accuracy", "validation_accuracy")
+    )
     up, down = trial.total("bytes_up"), trial.total("bytes_down")
     return {
         "method": trial.method,
         "seed": trial.seed,
         "status": trial.status,
         "round": trial.records[-1].round if trial.records else 0,
-        "loss": None if last is None else last.loss,
-        "accuracy": None if last is None else last.accuracy,
+        "loss": loss,
+        "accuracy": accuracy,
+        **({} if validation is None else {"validation_accuracy": validation}),
+        **_smoothing(smoothing),
         "bytes_up": round(up),
         "bytes_down": round(down),
         "bytes": round(up + down),
@@ -56,23 +64,36 @@ def comparison_summary(
 
 
 def _figures(seeds: Sequence[Trial], experiment: Experiment) -> dict[str, Any]:
-    evaluation = experiment.evaluation
+    evaluation, smoothing = experiment.evaluation, experiment.evaluation.smoothing
     (first_target, *_) = evaluation.target
-    reached = [trial.last for trial in seeds if trial.status == "finished"]
+    reached = [t.reached(smoothing) or 0.0 for t in seeds if t.status == "finished"]
     return {
         "lr": str(seeds[0].settings.get("lr")),
         "cell": dict(cell_of(seeds[0])),
         "status": [trial.status for trial in seeds],
-        "accuracy": mean_last(seeds),
+        "accuracy": mean_reached(seeds, smoothing),
         "accuracy_std": spread(reached).std if len(reached) > 1 else None,
-        "accuracies": [trial.last for trial in seeds],
+        "accuracies": [trial.reached(smoothing) or 0.0 for trial in seeds],
+        **_validation(seeds, smoothing),
+        **_smoothing(smoothing),
         **peer_figures(seeds),
-        "rounds_to_target": [
-            rounds_to(trial.records, first_target, evaluation.smoothing) for trial in seeds
-        ],
+        "rounds_to_target": [rounds_to(trial.records, first_target, smoothing) for trial in seeds],
         "bytes": [round(trial.megabytes * 1e6) for trial in seeds],
         "gradients": [trial.total("gradients") for trial in seeds],
         "seconds": [trial.total("seconds") for trial in seeds],
         "simulated_seconds": [trial.total("simulated_seconds") for trial in seeds],
         "model_sha256": [trial.model_sha256 for trial in seeds],
     }
+
+
+def _smoothing(smoothing: str) -> dict[str, str]:
+    """Return how figures were smoothed, nothing if they were not."""
+    return {} if smoothing == "raw" else {"smoothing": smoothing}
+
+
+def _validation(seeds: Sequence[Trial], smoothing: str) -> dict[str, float]:
+    """Return the mean accuracy on validation samples, nothing where it was not measured."""
+    metric = "validation_accuracy"
+    if all(trial.recent(metric) is None for trial in seeds):
+        return {}
+    return {metric: mean_reached(seeds, smoothing, metric)}

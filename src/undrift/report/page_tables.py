@@ -138,29 +138,30 @@ def completed(trial: Trial, rounds: int | None = None) -> bool:
     return rounds_run(trial) >= (trial.rounds if rounds is None else rounds)
 
 
-def reached(trial: Trial, round: int, metric: str) -> float | None:
-    """Return the metric at that round, or None for a trial that ended before it."""
-    return (
-        metrics.at_round(trial.records, round, metric=metric) if completed(trial, round) else None
-    )
+def reached(trial: Trial, round: int, metric: str, smoothing: str) -> float | None:
+    """Return the smoothed metric at that round, or None for a trial that ended before it."""
+    if not completed(trial, round):
+        return None
+    return metrics.at_round(trial.records, round, smoothing, metric)
 
 
 def results(comparison: Comparison) -> ReportTable:
     """Return the table of what the methods reached and what it cost."""
-    methods, metric = comparison.methods, primary(comparison)
+    methods, metric, smoothing = comparison.methods, primary(comparison), comparison.smoothing
     show = spread_percent if metric == "accuracy" else spread_amount
     sign = 1 if metric == "accuracy" else -1
     unit = ",\u00a0%" if metric == "accuracy" else ""
     planned = {trial.rounds for trial in comparison.trials}
+    smoothed = f", {comparison.smoothing_name}" if comparison.smoothing_name else ""
     half, end = (str(min(planned) // 2), str(min(planned))) if len(planned) == 1 else ("R/2", "R")
     columns: dict[str, dict[str, Cell]] = {}
     if len(planned) > 1:
         columns["rounds R"] = _cells(gather(methods, lambda t: t.rounds), _count)
     if min(planned) > 1:
-        middle = gather(methods, lambda t: reached(t, t.rounds // 2, metric))
-        columns[f"{metric} at {half}{unit}"] = _cells(middle, show, sign)
-    last = gather(methods, lambda t: reached(t, t.rounds, metric))
-    columns[f"at {end}{unit}"] = _cells(last, show, sign)
+        middle = gather(methods, lambda t: reached(t, t.rounds // 2, metric, smoothing))
+        columns[f"{metric} at {half}{smoothed}{unit}"] = _cells(middle, show, sign)
+    last = gather(methods, lambda t: reached(t, t.rounds, metric, smoothing))
+    columns[f"at {end}{smoothed}{unit}"] = _cells(last, show, sign)
     tail = gather(
         methods, lambda t: metrics.last(t.records, metric=metric) if completed(t) else None
     )
@@ -181,8 +182,12 @@ def results(comparison: Comparison) -> ReportTable:
 
 
 def to_target(comparison: Comparison, accuracy: float) -> ReportTable:
-    """Return the table of rounds and costs to an accuracy, with ratios to the first method."""
+    """Return the table of rounds and costs to an accuracy, with ratios to the first method.
+
+    Rounds are shown for every smoothing, costs for that of the comparison.
+    """
     methods = comparison.methods
+    cost_to = partial(_cost, accuracy=accuracy, smoothing=comparison.smoothing)
     run = {label: max(rounds_run(trial) for trial in trials) for label, trials in methods.items()}
     columns: dict[str, dict[str, Cell]] = {}
     for key, name in SMOOTHINGS.items():
@@ -191,13 +196,14 @@ def to_target(comparison: Comparison, accuracy: float) -> ReportTable:
             rounds, _mean_count, -1, lambda label: f"{grouped(run[label])}+"
         )
     for cost, head, scale in (("bytes", "MB", 1e6), ("gradients", "gradients", 1.0)):
-        spent = gather(methods, partial(_cost, accuracy=accuracy, cost=cost, scale=scale))
+        spent = gather(methods, partial(cost_to, cost=cost, scale=scale))
         columns[head] = _cells(spent, _mean if cost == "bytes" else _count)
         columns[f"{head}, ratio"] = _ratios(spent, _spent_in_vain(methods, spent, cost, scale))
     if any(timed(trial) for trial in comparison.trials):
-        waited = gather(methods, partial(_cost, accuracy=accuracy, cost="simulated_seconds"))
+        waited = gather(methods, partial(cost_to, cost="simulated_seconds"))
         columns["simulated\u00a0s"] = _cells(waited, _mean)
-    return _table(f"How soon {target(accuracy)} was reached", methods, columns)
+    by = f", costs by {comparison.smoothing_name}" if comparison.smoothing_name else ""
+    return _table(f"How soon {target(accuracy)} was reached{by}", methods, columns)
 
 
 def rounds_to_target(trial: Trial, *, accuracy: float, smoothing: str) -> float | None:
@@ -205,11 +211,13 @@ def rounds_to_target(trial: Trial, *, accuracy: float, smoothing: str) -> float 
     return metrics.rounds_to(trial.records, accuracy, smoothing)
 
 
-def _cost(trial: Trial, *, accuracy: float, cost: str, scale: float = 1.0) -> float | None:
-    """Return the cost to an accuracy, or None."""
+def _cost(
+    trial: Trial, *, accuracy: float, smoothing: str, cost: str, scale: float = 1.0
+) -> float | None:
+    """Return the cost to a smoothed accuracy, or None."""
     if cost == "simulated_seconds" and not timed(trial):
         return None
-    spent = metrics.cost_to(trial.records, accuracy, cost)
+    spent = metrics.cost_to(trial.records, accuracy, cost, smoothing)
     return None if spent is None else spent / scale
 
 

@@ -27,7 +27,7 @@ def summary(comparison: Comparison) -> str:
     """Return one sentence on the best method."""
     methods, metric = comparison.methods, primary(comparison)
     runs = f"{_number(len(methods), 'method')}, {_number(len(comparison.trials), 'run')}"
-    last = gather(methods, lambda t: reached(t, t.rounds, metric))
+    last = gather(methods, lambda t: reached(t, t.rounds, metric, comparison.smoothing))
     some = [label for label, each in last.items() if each.values]
     complete = [label for label in some if last[label].complete]
     ended = {label: spread(last[label].values) for label in complete or some}
@@ -36,8 +36,9 @@ def summary(comparison: Comparison) -> str:
     sign = 1 if metric == "accuracy" else -1
     label, top = max(ended.items(), key=lambda each: sign * each[1].mean)
     value = f"{spread_percent(top)}\u00a0%" if metric == "accuracy" else spread_amount(top)
-    praise = "highest accuracy" if metric == "accuracy" else "lowest loss"
-    single = f"an accuracy of {value}" if metric == "accuracy" else f"a loss of {value}"
+    by = f" ({comparison.smoothing_name})" if comparison.smoothing_name else ""
+    praise = f"highest accuracy{by}" if metric == "accuracy" else f"lowest loss{by}"
+    single = f"an accuracy{by} of {value}" if metric == "accuracy" else f"a loss{by} of {value}"
     text = f"{runs}: {label} ended with {f'the {praise}, {value}' if len(methods) > 1 else single}"
     if comparison.targets and metric == "accuracy":
         text += _first_at(comparison, comparison.targets[-1], label)
@@ -47,7 +48,8 @@ def summary(comparison: Comparison) -> str:
 def _first_at(comparison: Comparison, accuracy: float, praised: str) -> str:
     """Return the part of the sentence on the method that reached the target first."""
     rounds = gather(
-        comparison.methods, partial(rounds_to_target, accuracy=accuracy, smoothing="raw")
+        comparison.methods,
+        partial(rounds_to_target, accuracy=accuracy, smoothing=comparison.smoothing),
     )
     arrived = {k: v.spread.mean for k, v in rounds.items() if v.complete and v.spread is not None}
     if not arrived:

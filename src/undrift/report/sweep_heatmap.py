@@ -14,7 +14,7 @@ from rich.table import Table
 
 from undrift.config.experiment import Sweep
 from undrift.report import style
-from undrift.results.trial import Trial
+from undrift.results.trial import CellScore, Trial
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,8 @@ class Grid:
     columns: str
     row_values: Sequence[Any]
     column_values: Sequence[Any]
-    figures: Sequence[
-        Sequence[float | None]
-    ]  # mean over seeds of the last ten evaluations; None without a run
+    figures: Sequence[Sequence[float | None]]  # scores of the cells; None without a run
+    name: str = "accuracy"  # what the scores are
 
     @property
     def best(self) -> tuple[int, int] | None:
@@ -44,7 +43,7 @@ class Grid:
     def table(self) -> Table:
         """Return the accuracies as a table for a terminal."""
         where = f"{_short(self.rows)} down, {_short(self.columns)} across"
-        title = f"{escape(self.method)}: accuracy %, {where}"
+        title = f"{escape(self.method)}: {self.name} %, {where}"
         table = Table("", *map(str, self.column_values), title=title)
         for i, value in enumerate(self.row_values):
             cells = [
@@ -61,24 +60,31 @@ def swept_fields(sweep: Sweep) -> list[tuple[str, list[Any]]]:
     return [*single, *(next(iter(table.items())) for table in sweep.together)]
 
 
-def grids(methods: Mapping[str, Mapping[str, Sequence[Trial]]], sweep: Sweep) -> list[Grid]:
-    """Return one grid for each method if exactly two fields were swept."""
-    swept = swept_fields(sweep)
-    if len(swept) != 2 or sweep.ranges:
+def grids(
+    methods: Mapping[str, Mapping[str, Sequence[Trial]]],
+    sweep: Sweep,
+    score: CellScore = CellScore(),
+) -> list[Grid]:
+    """Return a grid for each method of which exactly two fields were swept."""
+    if sweep.ranges:
         return []
-    (rows, row_values), (columns, column_values) = swept
     result = []
     for title, cells in methods.items():
+        own = {path for seeds in cells.values() for path in seeds[0].facts.get("cell", {})}
+        swept = [(path, values) for path, values in swept_fields(sweep) if path in own]
+        if len(swept) != 2:
+            continue
+        (rows, row_values), (columns, column_values) = swept
         accuracies: dict[tuple[str, str], float] = {}
         for seeds in cells.values():
             cell = seeds[0].facts.get("cell", {})
             ended = [trial for trial in seeds if trial.ended]
             if rows in cell and columns in cell and ended:
-                reached = [t.last if t.status == "finished" else 0.0 for t in ended]
-                accuracies[str(cell[rows]), str(cell[columns])] = float(np.mean(reached))
+                accuracies[str(cell[rows]), str(cell[columns])] = score(ended)
         figures = [[accuracies.get((str(r), str(c))) for c in column_values] for r in row_values]
         if accuracies:
-            result.append(Grid(title, rows, columns, row_values, column_values, figures))
+            axes = rows, columns, row_values, column_values
+            result.append(Grid(title, *axes, figures, score.name))
     return result
 
 
@@ -113,7 +119,7 @@ def _draw(grid: Grid) -> Any:
     axes.set_yticks(range(rows), [str(v) for v in grid.row_values])
     axes.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows))
     axes.set_title(style.literal(grid.method))
-    figure.colorbar(image, ax=axes, label="accuracy %")
+    figure.colorbar(image, ax=axes, label=f"{grid.name} %")
     return figure
 
 

@@ -21,7 +21,7 @@ from undrift.report.sweep_heatmap import grids, plot_grids
 from undrift.report.terminal_table import WIDTH, ResultsTable, results_table
 from undrift.results.filenames import CURVES, REPORT
 from undrift.results.strictjson import dumps
-from undrift.results.trial import Trial, mean_last
+from undrift.results.trial import CellScore, Trial
 
 Cells = Mapping[str, Sequence[Trial]]  # the seeds of each cell, by label
 MOST_CELLS = 10  # A table with a column for each cell has at most so many.
@@ -61,20 +61,20 @@ def print_results(
 
     `comparison` is what the page shows. Tables go to stderr if stdout is for the JSON.
     """
-    console = wide_console(stderr=as_json)
+    console, smoothing = wide_console(stderr=as_json), experiment.evaluation.smoothing
     if not experiment.sweep.empty:
-        _print_sweep(by_method(trials), experiment, folder, console)
+        _print_sweep(trials, experiment, folder, console)
     print_table(results_table(trials, experiment), console)
     if any(trial.records for trial in trials):
-        _plot_curves(best_cells(trials), folder, title_of(experiment, folder))
+        _plot_curves(best_cells(trials, smoothing), folder, title_of(experiment, folder))
         _write_page(comparison, folder / REPORT)
     say(f"Records and plots: {folder}", console)
     if as_json:
         single = len(trials) == 1 and experiment.sweep.empty
-        methods = best_cells(trials)
-        print(
-            dumps(trial_summary(trials[0]) if single else comparison_summary(methods, experiment))
-        )
+        if single:
+            print(dumps(trial_summary(trials[0], smoothing)))
+        else:
+            print(dumps(comparison_summary(best_cells(trials, smoothing), experiment)))
 
 
 def _plot_curves(methods: Cells, folder: Path, title: str) -> None:
@@ -93,53 +93,66 @@ def _write_page(comparison: Comparison, path: Path) -> None:
 
 
 def _print_sweep(
-    methods: Mapping[str, Cells], experiment: Experiment, folder: Path, console: Console
+    trials: Sequence[Trial], experiment: Experiment, folder: Path, console: Console
 ) -> None:
-    """Print the accuracy of each method in each cell; two swept fields give heat maps."""
+    """Print the accuracy of each method in each cell; two swept fields give heat maps.
+
+    It is the accuracy by which cells are chosen: on validation samples where these were measured.
+    """
+    methods, score = by_method(trials), CellScore.of(trials, experiment.evaluation.smoothing)
     if all(len(cells) == 1 for cells in methods.values()):
         return
-    maps = grids(methods, experiment.sweep)
-    if not maps:
-        many = max(len(cells) for cells in methods.values()) > MOST_CELLS
-        console.print(_best_cells_table(methods) if many else _cells_table(methods))
-        return
+    maps = grids(methods, experiment.sweep, score)
+    mapped = {each.method for each in maps}
+    rest = {title: cells for title, cells in methods.items() if title not in mapped}
+    if any(len(cells) > 1 for cells in rest.values()):
+        many = len(_headings(rest)) > MOST_CELLS
+        console.print(_best_cells_table(rest, score) if many else _cells_table(rest, score))
     for each in maps:
         console.print(each.table())
     for path in plot_grids(maps, folder):
         say(f"Heat map: {path}")
 
 
-def _best_cells_table(methods: Mapping[str, Cells]) -> Table:
+def _best_cells_table(methods: Mapping[str, Cells], score: CellScore) -> Table:
     """Return the best cells of each method, a row each."""
-    table = Table("method", "cell", "accuracy %", title=f"The best {MOST_CELLS} cells of each")
+    table = Table("method", "cell", f"{score.name} %", title=f"The best {MOST_CELLS} cells of each")
     for title, cells in methods.items():
-        ranked = sorted(cells.values(), key=mean_last, reverse=True)[:MOST_CELLS]
+        ranked = sorted(cells.values(), key=score, reverse=True)[:MOST_CELLS]
         for i, seeds in enumerate(ranked):
-            accuracy = f"{100 * mean_last(seeds):.2f}"
+            accuracy = f"{100 * score(seeds):.2f}"
             table.add_row(Text("" if i else title), Text(_heading(seeds[0])), accuracy)
         table.add_section()
     return table
 
 
-def _cells_table(methods: Mapping[str, Cells]) -> Table:
+def _cells_table(methods: Mapping[str, Cells], score: CellScore) -> Table:
     """Return a row for each method and a column for each cell."""
-    columns = list(
-        dict.fromkeys(_heading(seeds[0]) for cells in methods.values() for seeds in cells.values())
+    columns = _headings(methods)
+    table = Table(
+        "method",
+        *map(escape, columns),
+        title=f"{score.name[0].upper()}{score.name[1:]} %, * the best",
     )
-    table = Table("method", *map(escape, columns), title="Accuracy %, * the best")
     for title, cells in methods.items():
-        best = max(cells.values(), key=mean_last)
+        best = max(cells.values(), key=score)
         by_heading = {_heading(seeds[0]): seeds for seeds in cells.values()}
         table.add_row(
             Text(title),
             *(
-                f"{100 * mean_last(by_heading[column]):.2f}{' *' * (by_heading[column] is best)}"
+                f"{100 * score(by_heading[column]):.2f}{' *' * (by_heading[column] is best)}"
                 if column in by_heading
                 else "-"
                 for column in columns
             ),
         )
     return table
+
+
+def _headings(methods: Mapping[str, Cells]) -> list[str]:
+    """Return the different cells of all methods in their order."""
+    headings = (_heading(seeds[0]) for cells in methods.values() for seeds in cells.values())
+    return list(dict.fromkeys(headings))
 
 
 def _heading(trial: Trial) -> str:

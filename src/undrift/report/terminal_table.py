@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.console import Console
@@ -16,9 +16,15 @@ from undrift.config.experiment import Evaluation, Experiment
 from undrift.report.collect import best_cells, cell_of, cell_text
 from undrift.report.json_summary import peer_figures
 from undrift.results.metrics import rounds_to
-from undrift.results.trial import Trial
+from undrift.results.trial import CellScore, Trial
 
 Methods = Mapping[str, Sequence[Trial]]  # the seeds of each method
+NOTES = {  # smoothing -> what the accuracy of the table is
+    "raw": "accuracy: mean of the last ten evaluations on the test set",
+    "ema": "accuracy: moving average (EMA 0.9) of the evaluations on the test set, targets as well",
+    "window": "accuracy: mean of the last ten evaluations on the test set, targets as well",
+    "best": "accuracy: best of all evaluations on the test set, targets as well",
+}
 WIDTH = 160  # A table that no terminal cuts has so many columns of characters.
 
 
@@ -63,10 +69,14 @@ def _html_row(cells: Sequence[str], tag: str) -> str:
 
 def results_table(trials: Sequence[Trial], experiment: Experiment | None) -> ResultsTable:
     """Return the table of an experiment: each method at the best cell of its sweep."""
-    methods = best_cells(trials)
     swept = [] if experiment is None else experiment.sweep.paths
     evaluation = Evaluation() if experiment is None else experiment.evaluation
-    return methods_table(methods, evaluation, swept)
+    methods = best_cells(trials, evaluation.smoothing)
+    table = methods_table(methods, evaluation, swept)
+    chosen = len(trials) > sum(map(len, methods.values()))
+    if not chosen or not CellScore.of(trials, evaluation.smoothing).validated:
+        return table
+    return replace(table, note=f"{table.note}; cells are chosen by validation accuracy")
 
 
 def methods_table(
@@ -91,7 +101,7 @@ def methods_table(
         [
             name,
             *([_cell(seeds[0], swept)] if swept else []),
-            _accuracy(seeds),
+            _accuracy(seeds, evaluation.smoothing),
             *(_reached(seeds, target, evaluation.smoothing) for target in evaluation.target),
             spread_text([trial.megabytes for trial in seeds], "{:.2f}"),
             f"{np.mean([trial.total('gradients') for trial in seeds]):.0f}",
@@ -102,9 +112,7 @@ def methods_table(
         ]
         for name, seeds in methods.items()
     ]
-    smoothed = "" if evaluation.smoothing == "raw" else f"; targets on its {evaluation.smoothing}"
-    note = f"accuracy: mean of the last ten evaluations on the test set{smoothed}"
-    return ResultsTable(columns, rows, note)
+    return ResultsTable(columns, rows, NOTES[evaluation.smoothing])
 
 
 def spread_text(values: Sequence[float], form: str = "{:.1f}") -> str:
@@ -126,12 +134,12 @@ def _cell(trial: Trial, swept: Sequence[str]) -> str:
     return cell_text(trial)
 
 
-def _accuracy(seeds: Sequence[Trial]) -> str:
-    """Return the accuracy over the seeds that have one, and what became of the others."""
+def _accuracy(seeds: Sequence[Trial], smoothing: str) -> str:
+    """Return the smoothed accuracy over the seeds that have one, and what became of the others."""
     sound = [trial for trial in seeds if trial.status != "diverged" and trial.records]
     if not sound:
         return "diverged" if any(trial.status == "diverged" for trial in seeds) else "-"
-    shown = spread_text([100 * trial.last for trial in sound], "{:.2f}")
+    shown = spread_text([100 * (t.reached(smoothing) or 0.0) for t in sound], "{:.2f}")
     diverged = sum(trial.status == "diverged" for trial in seeds)
     stopped = [trial.records[-1].round for trial in sound if trial.status == "stopped"]
     notes = [f"{diverged} of {len(seeds)} diverged"] if diverged else []

@@ -5,4 +5,5 @@ CURVES, PARTITION, REPORT = "curves.png", "partition.png", "report.html"
 LABEL_COUNTS = "partition.json"  # samples of each label on each client
 MODEL = "model.safetensors"
 SEARCH = "search.json"  # the cells that a search has chosen
+DRIFT, SURFACE, SURFACE_PICTURE = ".drift.jsonl", ".surface.json", ".surface.png"  # of a trial
 CHECKPOINTS, FIGURES, TRACKED = "checkpoints", "figures", "tracked"

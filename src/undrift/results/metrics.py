@@ -20,7 +20,15 @@ from undrift.results.record import PeerRecord, Record
 
 METRICS = (*(field.name for field in fields(PeerRecord) if field.name != "round"), "stationarity")
 COSTS = ("bytes", "gradients", "samples", "seconds", "simulated_seconds")
-_HIGHER = ("accuracy", "node_accuracy", "sign_matching", "utilisation", "clients")
+_HIGHER = (
+    "accuracy",
+    "validation_accuracy",
+    "node_accuracy",
+    "sign_matching",
+    "cka",
+    "utilisation",
+    "clients",
+)
 
 
 @dataclass(frozen=True)
@@ -38,13 +46,16 @@ class Spread(NamedTuple):
     std: float | None  # of a sample, dividing by n - 1; None for a single value
 
 
-def ema(values: Sequence[float], decay: float = 0.9) -> list[float]:
+DECAY, WINDOW = 0.9, 10  # of the documents: a moving average, and a window of rounds
+
+
+def ema(values: Sequence[float], decay: float = DECAY) -> list[float]:
     """Return the moving average s_1 = v_1, s_k = decay s_(k-1) + (1 - decay) v_k."""
     require(is_finite(decay) and 0 <= decay < 1, "ema", "decay in [0, 1)", decay)
     return list(accumulate(values, lambda s, v: decay * s + (1 - decay) * v))
 
 
-def window(values: Sequence[float], size: int = 10) -> list[float]:
+def window(values: Sequence[float], size: int = WINDOW) -> list[float]:
     """Return the mean of each value and up to `size` - 1 values before it."""
     require(is_whole(size) and size >= 1, "window", "size >= 1, a whole number", size)
     ends = range(1, len(values) + 1)
@@ -56,13 +67,42 @@ def best_so_far(values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.fmax.accumulate(np.asarray(values, np.float64))]
 
 
-def raw(values: Sequence[float]) -> list[float]:
-    """Return the values as they are."""
-    return list(values)
+Smoothing = Callable[[Sequence[int], Sequence[float]], list[float]]
 
 
-SMOOTHINGS: Mapping[str, Callable[[Sequence[float]], list[float]]] = MappingProxyType(
-    {"raw": raw, "ema": ema, "window": window, "best": best_so_far}
+def _ema_by_round(rounds: Sequence[int], values: Sequence[float]) -> list[float]:
+    """Return `ema` over rounds: a value counts for all rounds since the one before it."""
+    if not values:
+        return []
+    smoothed = [values[0]]
+    for before, (now, value) in zip(rounds, zip(rounds[1:], values[1:], strict=True), strict=False):
+        kept = DECAY ** (now - before)
+        smoothed.append(kept * smoothed[-1] + (1 - kept) * value)
+    return smoothed
+
+
+def _window_by_round(rounds: Sequence[int], values: Sequence[float]) -> list[float]:
+    """Return `window` over rounds: the mean of the values of the last ten rounds."""
+    means = []
+    for now in rounds:
+        recent = [v for r, v in zip(rounds, values, strict=True) if now - WINDOW < r <= now]
+        means.append(math.fsum(recent) / len(recent))
+    return means
+
+
+# The documents smooth over rounds, so a curve that was measured every few rounds is, too.
+SMOOTHINGS: Mapping[str, Smoothing] = MappingProxyType(
+    {
+        "raw": lambda rounds, values: list(values),
+        "ema": _ema_by_round,
+        "window": _window_by_round,
+        "best": lambda rounds, values: best_so_far(values),
+    }
+)
+
+
+SMOOTHING_NAMES: Mapping[str, str] = MappingProxyType(  # in tables
+    {"raw": "raw", "ema": "EMA 0.9", "window": "window 10", "best": "best so far"}
 )
 
 
@@ -81,8 +121,9 @@ def curve(records: Sequence[Record], metric: str = "accuracy", smoothing: str = 
     require_choice("A curve", "smoothing", smoothing, SMOOTHINGS)
     measured = [(record.round, _value(record, metric)) for record in records]
     points = [(round, sign * value) for round, value in measured if value is not None]
-    smoothed = SMOOTHINGS[smoothing]([value for _, value in points])
-    return Curve(tuple(round for round, _ in points), tuple(sign * value for value in smoothed))
+    rounds = [round for round, _ in points]
+    smoothed = SMOOTHINGS[smoothing](rounds, [value for _, value in points])
+    return Curve(tuple(rounds), tuple(sign * value for value in smoothed))
 
 
 def _value(record: Record, metric: str) -> float | None:

@@ -20,12 +20,20 @@ class Record:
     samples: int  # samples those gradients were taken on
     seconds: float  # wall time of the round without evaluation
     train_loss: float | None = field(default=None, kw_only=True)  # objective; None unless asked for
+    # The next two are None unless validation samples were split off; nobody trains on these.
+    validation_loss: float | None = field(default=None, kw_only=True)
+    validation_accuracy: float | None = field(default=None, kw_only=True)
     # The next three fields are None unless the run has devices.
     simulated_seconds: float | None = field(default=None, kw_only=True)  # on them, with waiting
     utilisation: float | None = field(default=None, kw_only=True)  # mean share spent computing
     missed: int | None = field(
         default=None, kw_only=True
     )  # chosen clients that failed or were late
+    # The next two fields are None unless asked for by `sharpness`.
+    sharpness: float | None = field(default=None, kw_only=True)  # loss one ascent step away, less F
+    hessian: float | None = field(default=None, kw_only=True)  # its largest eigenvalue
+    # CKA is the mean over layers and pairs of clients, and None unless a tap measures it.
+    cka: float | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name."""

@@ -22,6 +22,7 @@ import numpy as np
 
 from undrift import files
 from undrift.errors import UndriftError
+from undrift.results.metrics import SMOOTHING_NAMES, curve
 from undrift.results.record import PeerRecord, Record, Totals
 from undrift.results.strictjson import dumps_exactly, loads
 
@@ -66,7 +67,17 @@ class Trial:
     @property
     def last(self) -> float:
         """Return the mean accuracy of the last ten evaluations, steadier than that of the last."""
-        return self.recent("accuracy") or 0.0
+        return self.reached() or 0.0
+
+    def reached(self, smoothing: str = "raw", metric: str = "accuracy") -> float | None:
+        """Return the smoothed metric at the last evaluation, or None if it was never measured.
+
+        Where nothing is smoothed, it is the mean of the last ten evaluations.
+        """
+        if smoothing == "raw":
+            return self.recent(metric)
+        values = curve(self.records, metric, smoothing).values
+        return values[-1] if values else None
 
     @property
     def megabytes(self) -> float:
@@ -82,9 +93,41 @@ def by_label(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
     return groups
 
 
-def mean_last(seeds: Sequence[Trial]) -> float:
-    """Return the mean over seeds of `Trial.last`; a run that did not finish counts as 0."""
-    return float(np.mean([t.last if t.status == "finished" else 0.0 for t in seeds]))
+def mean_reached(seeds: Sequence[Trial], smoothing: str = "raw", metric: str = "accuracy") -> float:
+    """Return the mean over seeds of `Trial.reached`; a run that did not finish counts as 0."""
+    reached = [t.reached(smoothing, metric) if t.status == "finished" else 0.0 for t in seeds]
+    return float(np.mean([value or 0.0 for value in reached]))
+
+
+@dataclass(frozen=True)
+class CellScore:
+    """Scores a cell of a sweep by the mean accuracy of its seeds; the best has the highest."""
+
+    smoothing: str = "raw"
+    metric: str = "accuracy"
+
+    @classmethod
+    def of(cls, trials: Sequence[Trial], smoothing: str) -> CellScore:
+        """Return the score by validation accuracy if every finished trial has one."""
+        finished = [trial for trial in trials if trial.status == "finished"]
+        validated = [trial.recent("validation_accuracy") is not None for trial in finished]
+        measured = bool(validated) and all(validated)
+        return cls(smoothing, "validation_accuracy" if measured else "accuracy")
+
+    @property
+    def validated(self) -> bool:
+        """Return whether the accuracy is that on validation samples."""
+        return self.metric == "validation_accuracy"
+
+    @property
+    def name(self) -> str:
+        """Return what the score is, in a table."""
+        smoothed = "" if self.smoothing == "raw" else f" ({SMOOTHING_NAMES[self.smoothing]})"
+        return f"{'validation accuracy' if self.validated else 'accuracy'}{smoothed}"
+
+    def __call__(self, seeds: Sequence[Trial]) -> float:
+        """Return the score of a cell."""
+        return mean_reached(seeds, self.smoothing, self.metric)
 
 
 class Journal:

@@ -25,6 +25,7 @@ def run(
     on_record: Callable[[Job, Record], None] | None = None,
     track: str | Sequence[str] = (),
     search: int = 0,
+    jobs: int = 1,
 ) -> ExperimentResult:
     """Run an experiment: every method with every seed, in every cell of its sweep.
 
@@ -40,6 +41,8 @@ def run(
     on_record: called with the job and the record after every round, when the record is written.
     track: trackers besides JSON lines and CSV: "tensorboard", "mlflow", "wandb", "module:Class".
     search: how many cells Optuna chooses for each method, instead of all of the sweep's.
+    jobs: how many trials run at a time, each in a process of its own with its share of the threads;
+        a script then needs `if __name__ == "__main__":`.
 
     A method that diverges is a result: its trial has the status "diverged". Ctrl-C is raised when
     what was done is written; `resume` goes on with it. With `engine.processes > 1` other processes
@@ -58,6 +61,7 @@ def run(
         force=force,
         resume=None if resume is None else Path(resume),
         search=search,
+        jobs=jobs,
         track=[track] if isinstance(track, str) else track,
         reads=reads,
         hash_always=True,

@@ -51,6 +51,7 @@ def build_clients(data: Data, seed: int) -> Clients:
         seed=seed,
         augment=data.augment,
         test_samples=data.test_samples,
+        validation=data.validation,
         availability=None if availability is None else parse_availability(availability, seed),
     )
 
@@ -138,6 +139,7 @@ def _arguments(
             train_loss=evaluation.train_loss,
             node_accuracy=evaluation.node_accuracy,
             gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
+            sharpness=evaluation.sharpness,
         ),
         "execution": ExecutionOptions(threads=engine.threads, compile=engine.compile, like=like),
         "devices": build_fleet(experiment.devices, len(clients), seed),

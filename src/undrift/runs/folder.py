@@ -17,6 +17,7 @@ from undrift.files import target_name
 from undrift.results.filenames import (
     CHECKPOINTS,
     CURVES,
+    DRIFT,
     ENVIRONMENT,
     EXPERIMENT,
     FIGURES,
@@ -25,6 +26,8 @@ from undrift.results.filenames import (
     PARTITION,
     REPORT,
     SEARCH,
+    SURFACE,
+    SURFACE_PICTURE,
     TRACKED,
 )
 from undrift.results.trial import read_trial, read_trials, write_result
@@ -34,7 +37,7 @@ from undrift.runs.result import ExperimentResult
 from undrift.runs.spelling import KEYWORDS, Spelling
 
 _EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH)
-_TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", ".drift.jsonl", f"-{MODEL}")
+_TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", DRIFT, SURFACE, SURFACE_PICTURE, f"-{MODEL}")
 _PICTURES = (".png", ".pdf", ".svg")
 _SERVICES = {"tensorboard", "mlflow", "wandb"}
 

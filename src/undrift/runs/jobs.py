@@ -87,25 +87,25 @@ def merged(parts: Sequence[Cell]) -> dict[str, Any]:
     return {path: value for part in parts for path, value in part.items()}
 
 
-def cells(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return every combination of the grid's values and of the rows that go together."""
-    return [merged(combination) for combination in itertools.product(*sweep_axes(sweep))]
+def cells(axes: Sequence[Sequence[Cell]]) -> list[dict[str, Any]]:
+    """Return every combination of one part of each axis, those of the last axis fastest."""
+    return [merged(combination) for combination in itertools.product(*axes)]
 
 
 def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:
     """Return all jobs, or those that a search has chosen: by method, then cell, then seed."""
-    every = cells(experiment.sweep) if choice is None else []
+    axes = sweep_axes(experiment.sweep) if choice is None else []
     planner = JobPlanner(experiment)
     for path in experiment.sweep.paths:
         used = any(_concerns(path, i, experiment) for i in range(len(experiment.methods)))
         remedy = "leave it out, or the method's own value that overrules it"
         require(used, "A sweep", "fields that change a method", path, remedy)
-    planned = [
-        job
-        for position, method in enumerate(experiment.methods)
-        for cell in (every if choice is None else choice.cells.get(method.title, ()))
-        for job in planner.jobs(position, cell)
-    ]
+    planned = []
+    for position, method in enumerate(experiment.methods):
+        # Only the axes that concern a method are combined; all together may be millions of cells.
+        own = cells(planner.own_axes(position, axes))
+        for cell in own if choice is None else choice.cells.get(method.title, ()):
+            planned += planner.jobs(position, cell)
     if len(planned) == 1 and choice is None:  # A single job needs no name of its own.
         (only,) = planned
         return [Job(only.label, ONLY_JOB, only.experiment, only.method, only.seed, only.cell)]
@@ -126,6 +126,14 @@ class JobPlanner:
         """Return the part of a cell that changes the method at this position."""
         experiment = self._experiment
         return {path: v for path, v in cell.items() if _concerns(path, position, experiment)}
+
+    def own_axes(self, position: int, axes: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
+        """Return the axes that change the method, each with its different parts in their order."""
+        projected = [[self.own(position, part) for part in axis] for axis in axes]
+        different: list[list[Cell]] = [
+            list({repr(part): part for part in axis}.values()) for axis in projected
+        ]
+        return [axis for axis in different if axis != [{}]]
 
     def jobs(self, position: int, cell: Cell) -> list[Job]:
         """Return a method's jobs in a cell, none if an earlier cell is the same for the method."""

@@ -47,6 +47,11 @@ class ExperimentResult:
         swept = self.experiment is not None and not self.experiment.sweep.empty
         return len(self.trials) == 1 and not swept
 
+    @property
+    def smoothing(self) -> str:
+        """Return the smoothing of the accuracies that are shown."""
+        return "raw" if self.experiment is None else self.experiment.evaluation.smoothing
+
     def table(self) -> str:
         """Return the table that the command prints, as text."""
         from undrift.report.terminal_table import results_table
@@ -64,7 +69,7 @@ class ExperimentResult:
         from undrift.report import notebook
         from undrift.report.collect import best_trials
 
-        return notebook.plot(best_trials(self.trials), metric, against, **options)
+        return notebook.plot(best_trials(self.trials, self.smoothing), metric, against, **options)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the HTML page, by default into the folder, and return its path."""
@@ -79,13 +84,14 @@ class ExperimentResult:
         from undrift.report import Comparison
         from undrift.report.collect import best_trials, method_notes, title_of
 
-        shown = best_trials(self.trials) if shown is None else shown
+        shown = best_trials(self.trials, self.smoothing) if shown is None else shown
         partition, experiment = self.partition, self.experiment
         damaged = sum(trial.damaged for trial in self.trials)
         return Comparison(
             title=title_of(experiment, self.folder),
             trials=shown,
             target=None if experiment is None else experiment.evaluation.target,
+            smoothing=self.smoothing,
             command=self.command,
             experiment=self.text,
             environment=self.environment,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undrift.analysis.drift import Drift
 from undrift.config.hyperparameters import hyper_parameters
 from undrift.core import Federated
 from undrift.engine.checkpoint.shards import saved
@@ -18,12 +17,27 @@ from undrift.errors import DivergenceError
 from undrift.results.export import save_safetensors
 from undrift.results.filenames import CHECKPOINTS, MODEL, TRACKED
 from undrift.results.record import Record
-from undrift.results.strictjson import dumps_exactly, loads
 from undrift.results.tracking import CSV, Tracker, Trackers
 from undrift.results.tracking import parse as parse_tracker
-from undrift.results.trial import Journal, Status, Trial, read_trial, write_result
+from undrift.results.trial import Journal, Status, Trial, read_trial
 from undrift.runs.build import build_run
 from undrift.runs.jobs import ONLY_JOB, Job
+from undrift.runs.local_models import LocalModels, drift_log, local_models
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Says how a run that begins is executed."""
+
+    algorithm: str
+    execution: ExecutionRecord
+    processes: int
+    round: int  # not 0 if the run goes on from a checkpoint
+
+    @classmethod
+    def of(cls, run: Run) -> Begun:
+        """Return what there is to say of a run before its first round."""
+        return cls(repr(run.algorithm), run.execution, run.world.size, run.round)
 
 
 class Observer:
@@ -31,13 +45,14 @@ class Observer:
 
     `plan` comes first, then `begin`, `add` after every round, and `end` for each job. In a search a
     job that an earlier start has finished has an `end` alone; elsewhere it is not announced.
+    Jobs that run side by side are heard of in turns.
     """
 
     def plan(self, planned: Sequence[Job], rounds: int) -> None:
         """Hear of the jobs, or the first ones of a search, and of the rounds of all of them."""
 
-    def begin(self, job: Job, run: Run) -> None:
-        """Hear that a job begins; `run.round` is not 0 if it goes on from a checkpoint."""
+    def begin(self, job: Job, begun: Begun) -> None:
+        """Hear that a job begins, and how it is executed."""
 
     def add(self, job: Job, record: Record) -> None:
         """Hear of a round that is done and written."""
@@ -126,13 +141,12 @@ def run_job(
         "like": recorded_execution(job, recorder),
         **(options or {}),
     }
-    drift = None
-    if job.experiment.evaluation.drift and issubclass(job.method.cls, Federated):
-        drift = Drift()
-        keywords["tap"] = drift
+    local = local_models(job)
+    if local is not None:
+        keywords["tap"] = local.tap
     with closing(build_run(job.experiment, job.method, job.seed, **keywords)) as run:
         on_built()
-        return _JobInProgress(job, run, recorder, observer, drift).finish()
+        return _JobInProgress(job, run, recorder, observer, local).finish()
 
 
 def _checkpoints(job: Job, folder: Path, *, resume: bool) -> Mapping[str, Any]:
@@ -151,7 +165,12 @@ class _JobInProgress:
     """Runs a job round by round and tells everyone who follows it."""
 
     def __init__(
-        self, job: Job, run: Run, recorder: Recorder, observer: Observer, drift: Drift | None
+        self,
+        job: Job,
+        run: Run,
+        recorder: Recorder,
+        observer: Observer,
+        local: LocalModels | None,
     ) -> None:
         self._job, self._run, self._recorder, self._observer = job, run, recorder, observer
         self._writes = recorder.writes and run.world.head
@@ -162,10 +181,8 @@ class _JobInProgress:
         folder = recorder.folder if self._writes else None
         self._journal = Journal(folder, job.name, self._trial, after=run.record)
         self._trackers = Trackers(recorder.trackers(job) if self._writes else [])
-        self._drift_log = None
-        if drift is not None:
-            path = recorder.folder / f"{job.name}.drift.jsonl" if self._writes else None
-            self._drift_log = DriftLog(drift, path)
+        self._local = local
+        self._drift_log = drift_log(local, recorder.folder / job.name if self._writes else None)
 
     def finish(self) -> Trial:
         """Run the rounds that are left and return the trial."""
@@ -188,7 +205,7 @@ class _JobInProgress:
         self._trackers.begin(before)
         if last is not None:
             self._trackers.add(last)
-        self._observer.begin(self._job, self._run)
+        self._observer.begin(self._job, Begun.of(self._run))
 
     def _add(self, record: Record) -> None:
         # The drift comes first, because a checkpoint brings back a record but not its drift.
@@ -205,6 +222,9 @@ class _JobInProgress:
         sha256 = self._model_sha256() if status == "finished" else None
         if status == "finished" and self._job.experiment.engine.save_models:
             self._save_model(sha256)
+        if status == "finished" and self._local is not None and self._writes:
+            prefix = self._recorder.folder / self._job.name
+            self._local.write_surface(run, prefix, f"{self._trial.label}, round {run.round}")
         trial = self._journal.end(
             status, reason, totals=run.totals, model_sha256=sha256, facts=facts
         )
@@ -232,37 +252,3 @@ class _JobInProgress:
         if sha256:
             metadata["sha256"] = sha256
         save_safetensors(model, self._recorder.folder / f"{prefix}{MODEL}", metadata)
-
-
-class DriftLog:
-    """Writes the drift of each round as a line of a file, or keeps it in memory."""
-
-    def __init__(self, drift: Drift, path: Path | None) -> None:
-        self._drift, self._path = drift, path
-        self._rounds: list[dict[str, Any]] = []
-
-    def begin(self, trial: Trial) -> None:
-        """Keep the lines of the rounds that the trial has already."""
-        done = trial.records[-1].round if trial.records else 0
-        if self._path is not None and self._path.is_file():
-            lines = [loads(line) for line in self._path.read_text().splitlines()]
-            self._rounds = [line for line in lines if line["round"] <= done]
-        self._write()
-
-    def add(self, record: Record) -> None:
-        """Add the line of the round that was recorded last."""
-        self._rounds.append(asdict(self._drift.rounds[-1]))
-        self._write()
-
-    def recent(self) -> dict[str, float]:
-        """Return the means over the last ten rounds of what could be measured."""
-        means = {}
-        for name in ("divergence", "cosine", "alignment"):
-            values = [line[name] for line in self._rounds if line[name] is not None][-10:]
-            if values:
-                means[name] = sum(values) / len(values)
-        return means
-
-    def _write(self) -> None:
-        if self._path is not None:
-            write_result(self._path, "".join(dumps_exactly(line) + "\n" for line in self._rounds))

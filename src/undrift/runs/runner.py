@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from undrift.check import require
-from undrift.config.experiment import Experiment
+from undrift.check import is_whole, require
+from undrift.config.experiment import Engine, Experiment
 from undrift.engine.processes.rendezvous import join, launched, restarted
 from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
@@ -34,6 +34,7 @@ from undrift.runs.partition import PartitionCounts, count_partition
 from undrift.runs.result import ExperimentResult
 from undrift.runs.run_job import Observer, Recorder, new_trial, run_job
 from undrift.runs.search import Search, new_search
+from undrift.runs.side_by_side import run_side_by_side
 from undrift.runs.spelling import KEYWORDS, Spelling
 
 
@@ -44,6 +45,7 @@ class RunOptions:
     out: Path | None = None
     force: bool = False
     resume: Path | None = None  # a folder of results to go on with
+    jobs: int = 1  # how many jobs run at a time, each in a process of its own
     search: int = 0  # how many cells Optuna chooses for each method; 0: all of the sweep's
     track: Sequence[str] = ()
     checkpoint: Path | None = None  # where a single run saves its state
@@ -70,6 +72,7 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
     experiment = resolve_experiment(experiment)
     search = new_search(experiment, options.search, options.spelling) if options.search else None
     planned = jobs(experiment) if search is None else search.probes()
+    _check_jobs(experiment, options)
     _check(planned)
     world = join(experiment.engine.timeout) if launched() else World()
     with world.failure_scope():
@@ -155,6 +158,9 @@ class _Runner:
         observer.plan(left, rounds)
         done: list[Trial] = []
         stopped = False
+        if self._options.jobs > 1 and len(left) > 1:
+            stopped = self._run_side_by_side(left, done)
+            left = []
         for job in search.jobs(self._recorder.folder, done) if search else left:
             earlier = self._recorder.earlier(job) if search and self._resume else None
             try:
@@ -173,20 +179,45 @@ class _Runner:
         return [by_name[job.name] for job in planned if job.name in by_name], stopped
 
     def _run_job(self, job: Job) -> Trial:
-        engine = job.experiment.engine
-        keywords = {
-            "timeout": engine.timeout,
-            "processes": None if launched() else engine.processes,
-            **_named_checkpoints(self._options),
-        }
         return run_job(
             job,
             self._recorder,
             self._observer,
             resume=self._resume,
             on_built=self._prepare_folder,
-            options=keywords,
+            options=self._keywords(job.experiment.engine),
         )
+
+    def _run_side_by_side(self, left: Sequence[Job], done: list[Trial]) -> bool:
+        """Run several jobs at a time, add their trials, and return whether the user has stopped."""
+        ended = run_side_by_side(
+            left,
+            self._options.jobs,
+            self._recorder,
+            self._observer,
+            resume=self._resume,
+            options=self._keywords(self._experiment.engine),
+        )
+        try:
+            with closing(ended):
+                done.extend(ended)  # What ended before an interrupt stays in the list.
+        except KeyboardInterrupt:
+            names = {trial.name for trial in done}
+            for job in left:
+                unfinished = None if job.name in names else self._recorder.earlier(job)
+                if unfinished is not None and not unfinished.ended:
+                    self._observer.interrupt(job, unfinished, self._resume_command())
+                    done.append(unfinished)
+            return True
+        return False
+
+    def _keywords(self, engine: Engine) -> dict[str, Any]:
+        """Return the keywords of `simulate` that overrule a job's own."""
+        return {
+            "timeout": engine.timeout,
+            "processes": None if launched() else engine.processes,
+            **_named_checkpoints(self._options),
+        }
 
     def _finished_trials(self, planned: Sequence[Job]) -> dict[str, Trial]:
         """Return by name the trials that an earlier start has finished; refuse another's."""
@@ -242,14 +273,29 @@ def _require_same_trial(job: Job, earlier: Trial, spelling: Spelling) -> None:
     require(same, spelling.option("resume"), expected, "another", remedy)
 
 
+def _check_jobs(experiment: Experiment, options: RunOptions) -> None:
+    """Raise if jobs cannot run side by side."""
+    name = options.spelling.option("jobs")
+    require(is_whole(options.jobs) and options.jobs >= 1, name, "a whole number >= 1", options.jobs)
+    if options.jobs > 1:
+        single = experiment.engine.processes == 1
+        processes = experiment.engine.processes
+        require(single, name, "one process a job (engine.processes = 1)", processes)
+        require(not options.search, name, "no search, which runs one job after the other", "one")
+        named = options.checkpoint is None and options.resume_from is None
+        require(named, name, "several jobs, not the checkpoints of one", options.jobs)
+
+
 def _check(planned: Sequence[Job]) -> None:
     """Raise if a job cannot be run."""
     checked: set[str] = set()
     for job in planned:
         engine, method = job.experiment.engine, job.method
-        single = engine.processes == 1 or not job.experiment.evaluation.drift
-        remedy = "leave engine.processes (--processes) or evaluation.drift (--drift) out"
-        require(single, "evaluation.drift", "one process", engine.processes, remedy)
+        for name in ("drift", "cka", "surface"):  # which see local models through a tap
+            single = engine.processes == 1 or not getattr(job.experiment.evaluation, name)
+            option = " (--drift)" if name == "drift" else ""
+            remedy = f"leave engine.processes (--processes) or evaluation.{name}{option} out"
+            require(single, f"evaluation.{name}", "one process", engine.processes, remedy)
         if engine.processes > 1:
             require_enough_clients(engine.processes, build_clients(job.experiment.data, job.seed))
         algorithm = method.build()

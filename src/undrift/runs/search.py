@@ -19,7 +19,7 @@ from undrift.config.experiment import Experiment, Range, Sweep
 from undrift.engine.processes.rendezvous import launched
 from undrift.errors import UndriftError, optional
 from undrift.results.filenames import SEARCH
-from undrift.results.trial import Trial, mean_last
+from undrift.results.trial import CellScore, Trial
 from undrift.runs.jobs import Cell, Choice, Job, JobPlanner, merged, read_choice, sweep_axes
 from undrift.runs.spelling import Spelling
 
@@ -90,18 +90,20 @@ class Search:
                 Choice(count, chosen).write(folder)
                 begun = len(done)
                 yield from upcoming
-                chooser.tell(mean_last(done[begun:]))
+                seeds = done[begun:]
+                chooser.tell(CellScore.of(seeds, self._experiment.evaluation.smoothing)(seeds))
 
     def _axes_of(self, position: int) -> list[Axis]:
         """Return what may be chosen for a method, without what concerns other methods only."""
         sweep, planner = self._experiment.sweep, JobPlanner(self._experiment)
         lists = {path: each for path, each in sweep.grid.items() if isinstance(each, list)}
-        choices: list[Axis] = []
-        for axis in sweep_axes(Sweep(grid={**lists}, together=sweep.together)):
-            parts = [planner.own(position, part) for part in axis]
-            choices.append(list({_key(part): part for part in parts}.values()))
-        choices += sweep.ranges.items()
-        return [axis for axis in choices if planner.own(position, _first(axis))]
+        axes = sweep_axes(Sweep(grid={**lists}, together=sweep.together))
+        choices: list[Axis] = [
+            list({_key(part): part for part in axis}.values())
+            for axis in planner.own_axes(position, axes)
+        ]
+        choices += [(p, r) for p, r in sweep.ranges.items() if planner.own(position, {p: r.low})]
+        return choices
 
 
 class _Chooser:

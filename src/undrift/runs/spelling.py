@@ -11,6 +11,7 @@ class Spelling:
     """Spells the options of a run as the caller knows them."""
 
     flags: bool  # whether the caller is the command
+    command: str | None = None  # that goes on with what was begun, if it is not the usual one
 
     def option(self, name: str) -> str:
         """Return the name of an option: `out`, or `--out`."""
@@ -22,6 +23,8 @@ class Spelling:
 
     def resume(self, folder: Path, *, search: bool) -> str:
         """Return the call or the command that goes on with a folder of results."""
+        if self.command is not None:
+            return self.command
         if self.flags:
             return f"undrift {'sweep' if search else 'run'} --resume {folder}"
         return f"undrift.run(resume={str(folder)!r})"

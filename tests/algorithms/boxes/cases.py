@@ -42,7 +42,7 @@ class Case:
         """Return in how many respects all clients are alike, so that a mistake may cancel."""
         return (self.work == "equal") + (self.participation == "full") + (self.weights == "uniform")
 
-    def run(self, algorithm: Any) -> Any:
+    def run(self, algorithm: Any, **options: Any) -> Any:
         """The class under test, in the simulator."""
         cohorts = COHORTS[self.participation]
         return on_quadratics(
@@ -53,6 +53,7 @@ class Case:
             participation=cohorts,
             weighting="uniform" if self.weights == "uniform" else WEIGHTS[self.weights],
             mode=self.mode,
+            **options,
         )
 
     def given(self) -> dict[str, Any]:

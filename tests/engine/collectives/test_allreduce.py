@@ -24,7 +24,7 @@ from torch import Tensor
 
 from undrift import UndriftError, keyed
 from undrift.comm import bits, routes
-from undrift.comm.merges import Cascade, Largest, Mean, OneBit, SignSum
+from undrift.comm.merges import Cascade, Largest, Mean, Norm, OneBit, OwnNorm, SignSum
 from undrift.comm.routes import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree
 from undrift.core import Merge
 from undrift.engine.collectives.allreduce import all_reduce
@@ -354,6 +354,9 @@ MERGES = [
     SignSum(vote=True),
     SignSum("delta", stochastic=True),
     Cascade(),
+    Cascade("inf"),
+    OwnNorm(),
+    OwnNorm("inf"),
     OneBit(),
 ]
 
@@ -558,48 +561,62 @@ class Fixed(NamedTuple):
         out[:] = self.uniforms
 
 
-def Q(v: Tensor, uniforms: Sequence[float]) -> Tensor:
+norms = pytest.mark.parametrize("norm", ["l2", "inf"])
+
+
+def Q(v: Tensor, uniforms: Sequence[float], norm: Norm = "l2") -> Tensor:
     """Through the merge itself: what a worker sends and another reads."""
-    sent = Cascade().send(v, 1, Fixed(np.array(uniforms)))
+    sent = Cascade(norm).send(v, 1, Fixed(np.array(uniforms)))
     assert len(sent) == 8 + math.ceil(len(v) / 8)
-    return Cascade().receive(sent, 1, v)
+    once = OwnNorm(norm).start(v, Fixed(np.array(uniforms)))
+    own = OwnNorm(norm).send(once, 1, Fixed(np.array(uniforms)))
+    assert torch.equal(own, sent), "compressed once or at every hop, the first message is the same"
+    return Cascade(norm).receive(sent, 1, v)
 
 
-def plus_probability(v: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+def length(v: Tensor, norm: Norm) -> float:
     n = v.numpy()
-    return 0.5 + n / (2 * math.sqrt((n * n).sum()))
+    return math.sqrt((n * n).sum()) if norm == "l2" else float(abs(n).max())
 
 
-def test_the_probability_of_plus_is_one_half_and_half_the_share_of_the_norm():
+def plus_probability(v: Tensor, norm: Norm = "l2") -> np.ndarray[Any, np.dtype[np.float64]]:
+    return 0.5 + v.numpy() / (2 * length(v, norm))
+
+
+@norms
+def test_the_probability_of_plus_is_one_half_and_half_the_share_of_the_norm(norm):
     v = vectors(1, 12)[0]
-    p, norm = plus_probability(v), torch.linalg.vector_norm(v)
-    assert torch.equal(Q(v, p - 1e-12), norm.expand(12))
-    assert torch.equal(Q(v, p + 1e-12), -norm.expand(12))
+    p, sent = plus_probability(v, norm), length(v, norm)
+    assert Q(v, p - 1e-12, norm).tolist() == pytest.approx([sent] * 12, rel=1e-14)
+    low = Q(v, np.minimum(p + 1e-12, 1 - 2**-53), norm).numpy()
+    assert ((low < 0) == (p < 1)).all(), "only what is certain stays"
     one = torch.tensor([0.0, -3.0, 0.0]).double()  # the whole norm in one entry: sure
-    assert Q(one, [0.4999, 0.0, 0.4999]).tolist() == [3.0, -3.0, 3.0]
-    assert Q(one, [0.5, 1 - 2**-53, 0.5]).tolist() == [-3.0, -3.0, -3.0]
+    assert Q(one, [0.4999, 0.0, 0.4999], norm).tolist() == [3.0, -3.0, 3.0]
+    assert Q(one, [0.5, 1 - 2**-53, 0.5], norm).tolist() == [-3.0, -3.0, -3.0]
 
 
-def outcomes(v: Tensor) -> list[tuple[float, Tensor]]:
+def outcomes(v: Tensor, norm: Norm = "l2") -> list[tuple[float, Tensor]]:
     """Everything that Q(v) can be, with its probability."""
-    p = plus_probability(v)
+    p = plus_probability(v, norm)
     made = []
     for signs in product((True, False), repeat=len(v)):
         weight = float(np.prod(np.where(signs, p, 1 - p)))
-        made.append((weight, Q(v, np.where(signs, 0.0, 1 - 2**-53))))
+        if weight > 0:  # an entry of the maximum norm has but one sign
+            made.append((weight, Q(v, np.where(signs, 0.0, 1 - 2**-53), norm)))
     return made
 
 
+@norms
 @pytest.mark.parametrize("dim", [2, 3, 5])
-def test_moments_of_the_compressor(dim):
+def test_moments_of_the_compressor(dim, norm):
     v = vectors(1, dim, seed=4)[0]
-    laws = outcomes(v)
-    square = float(v @ v)
+    laws = outcomes(v, norm)
+    square, sent = float(v @ v), length(v, norm) ** 2
     assert sum(w for w, _ in laws) == pytest.approx(1, abs=1e-14)
     assert torch.allclose(sum(w * q for w, q in laws), v, rtol=0, atol=1e-14)
-    assert all(float(q @ q) == pytest.approx(dim * square, rel=1e-14) for _, q in laws)
+    assert all(float(q @ q) == pytest.approx(dim * sent, rel=1e-14) for _, q in laws)
     error = sum(w * float((q - v) @ (q - v)) for w, q in laws)
-    assert error == pytest.approx((dim - 1) * square, rel=1e-13)
+    assert error == pytest.approx(dim * sent - square, rel=1e-13)
 
 
 def test_moments_of_the_cascade_by_all_its_outcomes():
@@ -619,12 +636,56 @@ def test_moments_of_the_cascade_by_all_its_outcomes():
     assert square > 2**M * float(v[0] @ v[0])
 
 
+@norms
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_own_norms_stay_below_d_g_squared_where_the_cascade_grows(workers, norm):
+    """Appendix A of the thesis, exactly: E|s_2 - s_1|^2 <= D G^2 and E|s_3 - s_1|^2 by D^M.
+
+    Both are unbiased for the mean s_1, and G is the largest 2-norm of a worker's vector.
+    """
+    D = 3
+    v = vectors(workers, D, seed=8)
+    mean, G = v.mean(0), float(v.norm(dim=1).max())
+    own = [(1.0, torch.zeros(D).double())]
+    cascade = own
+    for m in range(workers):
+        own = [(w * p, c + q) for w, c in own for p, q in outcomes(v[m], norm)]
+        cascade = [(w * p, q) for w, c in cascade for p, q in outcomes(c + v[m], norm)]
+    deviation = []
+    for law in (own, cascade):
+        made = [(w, c / workers) for w, c in law]
+        assert torch.allclose(sum(w * c for w, c in made), mean, rtol=0, atol=1e-13)
+        deviation.append(sum(w * float((c - mean) @ (c - mean)) for w, c in made))
+    exact = sum(D * length(each, norm) ** 2 - float(each @ each) for each in v) / workers**2
+    assert deviation[0] == pytest.approx(exact, rel=1e-12)
+    assert deviation[0] <= D * G**2
+    assert deviation[1] <= (2 * D) ** workers * G**2 / workers
+    if workers == 1:
+        assert deviation[1] == pytest.approx(deviation[0], rel=1e-12)
+    elif norm == "l2":  # the maximum norm need not grow from one hop to the next
+        assert deviation[1] > 1.5 * deviation[0]
+
+
+@norms
 @pytest.mark.parametrize("route", [Ring(), Torus(2, 2), Tree(), Server()], ids=name_of)
-def test_the_cascade_is_unbiased_on_every_route(route):
+@pytest.mark.parametrize("merge", [Cascade, OwnNorm], ids=lambda m: m.__name__)
+def test_compression_by_the_norm_is_unbiased_on_every_route(merge, route, norm):
     rows, n = vectors(4, 16), 300
-    made = torch.stack([reduced(rows, Cascade(), route, t=t)[0] for t in range(n)])
-    z = (made.mean(0) - rows.mean(0)).abs() / (made.std(0) / math.sqrt(n))
-    assert (z < SIGMAS).all()
+    made = torch.stack([reduced(rows, merge(norm), route, t=t)[0] for t in range(n)])
+    error = (made.mean(0) - rows.mean(0)).abs()
+    assert (error < SIGMAS * made.std(0) / math.sqrt(n) + 1e-12).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f4", "f8"])
+def test_own_norms_travel_as_bits_for_one_worker_and_in_full_for_several(dtype):
+    for route in all_routes(4):
+        seen = Watched(OwnNorm())
+        made, _ = reduced(vectors(4, 23, dtype=dtype), seen, route)
+        assert made.dtype == dtype
+        for share, count, nbytes in seen.sends:
+            bits = dtype.itemsize + math.ceil(len(share) / 8)
+            assert nbytes == (bits if count == 1 else dtype.itemsize * len(share))
+        assert all(nbytes == dtype.itemsize * len(share) for share, _, nbytes in seen.closes)
 
 
 @often

@@ -23,6 +23,7 @@ METHODS = [
     ud.FedAvg(lr=0.1),
     ud.Scaffold(lr=0.1),
     ud.FedaGrac(lr=0.1),
+    ud.FedaGrac(lr=0.1, start="full"),
     ud.FedLin(lr=0.1),
     ud.FedMLB(lr=0.1),
     ud.Compressed(ud.FedACG(lr=0.1), ud.QSGD(bits=4)),
@@ -76,10 +77,13 @@ def test_sites_with_their_own_samples_give_the_bits_of_a_simulation(algorithm: A
         for t in range(3):
             plan = planner.plan(t)
             down = first = algorithm.broadcast(server)
-            if isinstance(algorithm, ud.Prelude):
+            asks = algorithm.asks if isinstance(algorithm, ud.Prelude) else "nobody"
+            new = np.flatnonzero([i not in sites.states for i in plan.ids])
+            asked = plan.part({"all": np.arange(len(plan.ids)), "new": new}.get(asks, new[:0]))
+            if len(asked.ids):
                 stage = Stage.answers(algorithm, algorithm.ask(server), x0)
-                answer = sites.exchange(stage, plan, planner, first)
-                server = algorithm.hear(server, answer, plan.cohort)
+                answer = sites.exchange(stage, asked, planner, first)
+                server = algorithm.hear(server, answer, asked.cohort)
                 down = algorithm.broadcast(server)
             stage = Stage.uploads(algorithm, down, x0)
             mean = sites.exchange(stage, plan, planner, first)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -51,6 +51,21 @@ class Upload(NamedTuple):
 
 
 Tap = Callable[[Upload], None]
+
+
+@runtime_checkable
+class RecordingTap(Protocol):
+    """Is a tap that adds fields to the records of a run."""
+
+    def __call__(self, upload: Upload) -> None:
+        """Hear of an upload."""
+        ...
+
+    def record_fields(self, round: int) -> Mapping[str, float | None]:
+        """Return fields of the record of a round whose uploads have all come."""
+        ...
+
+
 # Gets client, weight, upload and path.
 UploadObserver = Callable[[int, float, Any, tuple[Vector, ...]], None]
 

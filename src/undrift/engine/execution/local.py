@@ -100,6 +100,11 @@ class LocalLoop:
         """Return sum_i w_i K_i over the cohort."""
         return self._group.mean_count()
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return how many coordinates each of the model's tensors has."""
+        return self._group.task.layout.sizes
+
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         group, passed = self._group, self._passed
         self._passed += 1

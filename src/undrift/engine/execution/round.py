@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from undrift.core import Federated, Prelude, Vector
 from undrift.engine.execution.client import Stage
 from undrift.engine.execution.cohort import FederatedExecutor, Tap, Upload, UploadObserver
 from undrift.engine.execution.meter import Meter
 from undrift.engine.plan import Plan
+from undrift.engine.world import World
 
 
 def federated_round(
@@ -40,15 +44,33 @@ def federated_round(
                 return states[i]
         return algorithm.init_client(x0, first_down)
 
-    if isinstance(algorithm, Prelude):
+    asked = _asked(algorithm, executor.world, plan, clients)
+    if isinstance(algorithm, Prelude) and len(asked):
+        part, cost = plan.part(asked), Meter(len(asked))
         stage = Stage.answers(algorithm, algorithm.ask(server), x0)
-        answer, new_states = executor.exchange(stage, plan, state_of, meter)
-        server = algorithm.hear(server, answer, plan.cohort)
+        answer, new_states = executor.exchange(stage, part, state_of, cost)
+        meter.add(cost, asked)
+        meter.exchanges += cost.exchanges
+        server = algorithm.hear(server, answer, part.cohort)
         down = algorithm.broadcast(server)
     observer = None if tap is None else _observer(tap, plan.t + 1, server.x)
     stage = Stage.uploads(algorithm, down, x0)
     mean, new_states = executor.exchange(stage, plan, state_of, meter, observer)
     return algorithm.update(server, mean, plan.cohort), new_states
+
+
+def _asked(
+    algorithm: Federated[Any, Any, Any, Any], world: World, plan: Plan, clients: Mapping[int, Any]
+) -> NDArray[np.int64]:
+    """Return the positions in the plan of those whom the server asks before its broadcast."""
+    everybody = np.arange(len(plan.ids))
+    if not isinstance(algorithm, Prelude) or algorithm.asks == "nobody":
+        return everybody[:0]
+    if algorithm.asks == "all":
+        return everybody
+    # Every process knows the states of its own clients only.
+    known = world.gather([int(i) in clients for i in plan.ids]).sum(0)
+    return np.flatnonzero(known == 0)
 
 
 def _observer(tap: Tap, round: int, x: Vector) -> UploadObserver:

@@ -148,8 +148,10 @@ def _check_labels(outputs: Tensor, clients: Clients) -> None:
     if clients.targets.is_floating_point() or outputs.ndim < 2:
         return
     classes = int(outputs.shape[1])
-    for who, targets in (("clients", clients.targets), ("test set", (clients.test or (0, 0))[1])):
-        if not isinstance(targets, Tensor) or outputs.ndim != targets.ndim + 1:
+    held = (("test set", clients.test), ("validation set", clients.validation))
+    labels = {who: pair[1] for who, pair in held if pair is not None}
+    for who, targets in {"clients": clients.targets, **labels}.items():
+        if outputs.ndim != targets.ndim + 1:
             continue
         low, high = int(targets.min()), int(targets.max())
         if low < 0 or high >= classes:

@@ -1,0 +1,127 @@
+"""`undrift papers`: the documents' tables and figures, run, and shown beside what they print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from undrift.cli.options import JobsOption, JsonOption, QuietOption
+
+if TYPE_CHECKING:
+    from undrift.papers.catalogue import PaperEntry
+
+papers_app = typer.Typer(
+    no_args_is_help=True,
+    help="Run the documents' tables and figures. Example: undrift papers run fedacg/table4 --scale "
+    "small",
+)
+NameArgument = Annotated[
+    str, typer.Argument(help="DOCUMENT/ITEM, as `undrift papers list` has it.")
+]
+ScaleOption = Annotated[
+    str, typer.Option(help="full: the document's own; small: for two cores; glance: two rounds.")
+]
+ResultsOption = Annotated[
+    Path | None, typer.Option(help="Folder of results; default: runs/papers.")
+]
+
+
+@papers_app.command("list")
+def list_papers(
+    document: Annotated[str | None, typer.Argument(help="Of one document only.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List every table and figure: what it is, how long it takes, what it needs."""
+    from undrift.check import require_choice
+    from undrift.papers import catalogue, terminal
+    from undrift.report.terminal import wide_console
+
+    if document is not None:
+        require_choice("papers list", "the document", document, catalogue.DOCUMENTS)
+    found = [e for e in catalogue.entries() if document in (None, e.document)]
+    papers = [terminal.listed(entry) for entry in found]
+    terminal.print_list(papers, wide_console(stderr=as_json))
+    if as_json:
+        print(json.dumps(papers))
+
+
+@papers_app.command("run")
+def run_papers(
+    name: NameArgument,
+    scale: ScaleOption = "small",
+    seeds: Annotated[
+        int | None, typer.Option(help="Repetitions; default: what the file says.")
+    ] = None,
+    jobs: JobsOption = 1,
+    out: ResultsOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace results of another version of the file.")
+    ] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a table or figure; what an earlier start has finished is kept.
+
+    Example: undrift papers run fedacg/table4 --scale small --seeds 3 --jobs 2
+    """
+    from undrift.cli.progress import ProgressBar
+    from undrift.papers import catalogue
+    from undrift.papers.run import run_paper
+    from undrift.papers.scales import PanelRun
+    from undrift.report.terminal import say
+
+    entry = catalogue.find(name)
+
+    def announce(run: PanelRun, number: int, count: int) -> None:
+        if not quiet:
+            data = run.experiment.data.name
+            instead = "" if run.stand_in is None else f" on {data}: {run.stand_in.why}"
+            say(f"{number}/{count} {run.panel}{instead}")
+
+    with ProgressBar(quiet=quiet) as progress:
+        run_paper(
+            entry,
+            scale,
+            seeds=seeds,
+            jobs=jobs,
+            out=out,
+            force=force,
+            observer=progress,
+            on_panel=announce,
+        )
+    _show(entry, scale, out, as_json=as_json)
+
+
+@papers_app.command("show")
+def show_paper(
+    name: NameArgument,
+    scale: Annotated[
+        str | None,
+        typer.Option(help="Results of this scale; default: the largest scale that was run."),
+    ] = None,
+    out: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the document's numbers and ours side by side, and which of its claims came out.
+
+    Results are those of `undrift papers run` below the current folder, or else the package's own.
+    """
+    from undrift.papers import catalogue
+
+    _show(catalogue.find(name), scale, out, as_json=as_json)
+
+
+def _show(entry: PaperEntry, scale: str | None, out: Path | None, *, as_json: bool) -> None:
+    from undrift.papers import compare, terminal
+    from undrift.papers.find import find_results
+    from undrift.report.terminal import wide_console
+    from undrift.results.strictjson import dumps
+
+    stored = find_results(entry, scale, out)
+    rows, judged = compare.rows(entry.paper, stored), compare.judge(entry.paper, stored)
+    terminal.print_paper(entry.paper, rows, judged, stored, wide_console(stderr=as_json))
+    if as_json:
+        print(dumps(terminal.as_json(entry, rows, judged, stored)))

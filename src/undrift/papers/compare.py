@@ -1,0 +1,269 @@
+"""A document's numbers and claims beside ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from undrift.papers.claims import NOT_RUN, Lookup, holds, involved, named, verdict
+from undrift.papers.file import Claim, Paper, PublishedCell
+from undrift.papers.quantity import Quantity, Value
+from undrift.papers.scales import PanelRun, plan
+from undrift.papers.store import StoredPaper, StoredTrial, canonical
+from undrift.results.metrics import spread
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Holds our value of a cell: a mean over seeds, or the bound that it lies beyond."""
+
+    value: Value
+    deviation: float | None
+    seeds: int
+    cell: Mapping[str, Any]  # of the grid, empty without one
+
+
+@dataclass(frozen=True)
+class ComparedCell:
+    """Holds one cell of the document and ours."""
+
+    cell: PublishedCell
+    ours: Ours | None  # chosen on validation data where there is a grid
+    as_published: Ours | None = None  # chosen on test data, as documents do; None without a grid
+    located: Quantity | None = None  # what was read off our runs, if it is another
+
+    @property
+    def difference(self) -> float | None:
+        """Return ours minus the document's, or None if there is no such number.
+
+        At another round or to another target a difference would say nothing.
+        """
+        if self.ours is None or self.ours.value.beyond or self.cell.value.beyond:
+            return None
+        if self.located is not None:
+            return None
+        gap = self.ours.value.number - self.cell.value.number
+        return None if math.isnan(gap) else gap
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Holds a claim, whether the document's own numbers bear it out, and whether ours do."""
+
+    claim: Claim
+    published: bool | None
+    verdict: str
+    seeds: Sequence[bool | None] = ()
+    without: Sequence[str] = ()  # cells that a claim about all others has no values of
+
+
+def rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
+    """Return the document's numbers, each beside ours."""
+    found = [_row(paper, cell, stored) for cell in paper.cells]
+    if stored is None:
+        return found
+    runs = {run.panel: run for run in plan(paper, stored.scale, at_hand=lambda data: True)}
+    return [replace(row, located=_located(row.cell, runs.get(row.cell.panel))) for row in found]
+
+
+def _located(cell: PublishedCell, run: PanelRun | None) -> Quantity | None:
+    """Return where a cell is read off our runs, or None if it is where the document reads it."""
+    if run is None or cell.quantity.metric == "share":
+        return None
+    located = run.locate(cell.quantity)
+    return None if located == cell.quantity else located
+
+
+def _row(paper: Paper, cell: PublishedCell, stored: StoredPaper | None) -> ComparedCell:
+    if stored is not None and cell.quantity.metric == "share":
+        return ComparedCell(cell, _mean_share(stored, cell))
+    trials = [] if stored is None else _trials(stored, cell.panel, cell.method)
+    if not trials:
+        return ComparedCell(cell, None)
+    quantity = canonical(cell.quantity, paper, cell.panel)
+    values = _relative(quantity, stored, cell.panel)
+    chosen = _chosen(trials)
+    ours = _mean(chosen, quantity, values)
+    cells = {str(trial.cell) for trial in trials}
+    if len(cells) == 1:
+        return ComparedCell(cell, ours)
+    return ComparedCell(cell, ours, _mean(_best_on_test(trials, quantity), quantity, values))
+
+
+def _trials(stored: StoredPaper, panel: str, method: str) -> list[StoredTrial]:
+    return [t for t in stored.trials if t.panel == panel and t.method == method]
+
+
+def _by_cell(trials: Sequence[StoredTrial]) -> list[list[StoredTrial]]:
+    groups: dict[str, list[StoredTrial]] = {}
+    for trial in trials:
+        groups.setdefault(str(sorted(trial.cell.items())), []).append(trial)
+    return list(groups.values())
+
+
+def _chosen(trials: Sequence[StoredTrial]) -> list[StoredTrial]:
+    """Return the seeds of the cell with the best mean accuracy on validation data."""
+
+    def mean(seeds: Sequence[StoredTrial]) -> float:
+        finished = [t.validation if t.status == "finished" else None for t in seeds]
+        return sum(value or 0.0 for value in finished) / len(seeds)
+
+    return max(_by_cell(trials), key=mean)
+
+
+def _best_on_test(trials: Sequence[StoredTrial], quantity: Quantity) -> list[StoredTrial]:
+    """Return the seeds of the cell whose value of the quantity is the best on test data."""
+    sign = 1 if quantity.rises else -1
+
+    def mean(seeds: Sequence[StoredTrial]) -> float:
+        values = [trial.value(quantity) for trial in seeds]
+        numbers = [_rank(value, sign) for value in values]
+        return sum(numbers) / len(numbers)
+
+    return max(_by_cell(trials), key=mean)
+
+
+def _rank(value: Value | None, sign: int) -> float:
+    if value is None or math.isnan(value.number):
+        return -math.inf
+    return sign * value.number - (1e-9 if value.beyond else 0.0)
+
+
+def _relative(quantity: Quantity, stored: StoredPaper | None, panel: str) -> Mapping[int, float]:
+    """Return by seed what a value is divided by, empty if the quantity is not relative.
+
+    A base that diverged or did not reach its target gives nothing to divide by.
+    """
+    if quantity.relative_to is None or stored is None:
+        return {}
+    base = _chosen(_trials(stored, panel, quantity.relative_to) or [_NOBODY])
+    found = {trial.seed: trial.value(quantity) for trial in base}
+    return {
+        seed: value.number
+        for seed, value in found.items()
+        if value is not None and not value.beyond and value.number > 0
+    }
+
+
+_NOBODY = StoredTrial("", "", -1, "stopped", {})
+
+
+def value_of(trial: StoredTrial, quantity: Quantity, base: Mapping[int, float]) -> Value | None:
+    """Return a trial's value, relative to the base method's of the same seed if there is one."""
+    value = trial.value(quantity)
+    if value is None or quantity.relative_to is None:
+        return value
+    if trial.seed not in base:
+        return None
+    return replace(value, number=value.number / base[trial.seed])
+
+
+def _mean(
+    trials: Sequence[StoredTrial], quantity: Quantity, base: Mapping[int, float]
+) -> Ours | None:
+    found = [value_of(trial, quantity, base) for trial in trials]
+    values = [value for value in found if value is not None]
+    if not values:
+        return None
+    numbers = [value.number for value in values]
+    beyond = any(value.beyond for value in values)
+    if any(math.isnan(number) for number in numbers):
+        return Ours(Value(math.nan), None, len(values), trials[0].cell)
+    over = spread(numbers)
+    deviation = None if beyond else over.std
+    return Ours(Value(over.mean, beyond), deviation, len(values), trials[0].cell)
+
+
+def _mean_share(stored: StoredPaper, cell: PublishedCell) -> Ours | None:
+    seeds = sorted({trial.seed for trial in stored.trials if trial.method == cell.method})
+    found = [share(stored, cell.panel, cell.method, cell.quantity, seed) for seed in seeds]
+    values = [value.number for value in found if value is not None]
+    if not values:
+        return None
+    over = spread(values)
+    return Ours(Value(over.mean), over.std, len(values), {})
+
+
+def share(
+    stored: StoredPaper, panel: str, method: str, quantity: Quantity, seed: int
+) -> Value | None:
+    """Return the largest X of the panels `PANEL at X %` that reach the target by the round `at`.
+
+    A panel without such others stands for 100 % by itself; 0 says that none reaches the target.
+    """
+    reached: dict[str, bool] = {}
+    rounds = Quantity("rounds", target=quantity.target)
+    for trial in stored.trials:
+        named = trial.panel == panel or trial.panel.startswith(f"{panel} at ")
+        if not named or trial.method != method or trial.seed != seed:
+            continue
+        value = trial.value(rounds)
+        if value is not None:
+            in_time = quantity.at is None or value.number <= quantity.at
+            reached[trial.panel] = not value.beyond and in_time
+    if not reached:
+        return None
+    searched = {name: ok for name, ok in reached.items() if name != panel}
+    if not searched:
+        return Value(100.0 if reached[panel] else 0.0)
+    shares = [float(name.removeprefix(f"{panel} at ").rstrip("% ")) for name in searched]
+    return Value(max([s for s, ok in zip(shares, searched.values(), strict=True) if ok] or [0.0]))
+
+
+def judge(paper: Paper, stored: StoredPaper | None) -> list[Judged]:
+    """Return every claim with its verdict."""
+    return [_judge(paper, claim, stored) for claim in paper.claims]
+
+
+def published_lookup(paper: Paper, quantity: Quantity) -> Lookup:
+    """Return the document's values of a quantity by panel and method."""
+    cells = {
+        (cell.panel, cell.method): cell.value
+        for cell in paper.cells
+        if canonical(cell.quantity, paper, cell.panel) == canonical(quantity, paper, cell.panel)
+    }
+    return lambda panel, method: cells.get((panel, method))
+
+
+def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
+    published = holds(claim, paper, published_lookup(paper, claim.quantity))
+    if stored is None:
+        return Judged(claim, published, NOT_RUN)
+    about = involved(claim, paper)
+    seeds = sorted({trial.seed for trial in stored.trials if trial.panel in about})
+    results = [holds(claim, paper, _seed_lookup(paper, claim, stored, seed)) for seed in seeds]
+    panels = [panel for panel in stored.panels if panel.panel in about]
+    run = {(trial.panel, trial.method) for trial in stored.trials}
+    missing = [
+        (panel, method)
+        for panel in about
+        for method in named(claim, paper, panel)
+        if (panel, method) not in run
+    ]
+    needed = [claim.across or name for name in claim.names]
+    word = verdict(
+        results,
+        ran=not {method for _, method in missing} & set(needed),
+        same=all(panel.same for panel in panels) and stored.scale != "glance",
+        stand_in=any(panel.stand_in is not None for panel in panels),
+        bound=stored.scale == "glance" or (claim.method is not None and claim.relative_to is None),
+    )
+    without = [f"{method} ({panel})" for panel, method in missing]
+    return Judged(claim, published, word, results, without)
+
+
+def _seed_lookup(paper: Paper, claim: Claim, stored: StoredPaper, seed: int) -> Lookup:
+    def lookup(panel: str, method: str) -> Value | None:
+        if claim.metric == "share":
+            return share(stored, panel, method, claim.quantity, seed)
+        trials = _trials(stored, panel, method)
+        if not trials:
+            return None
+        quantity = canonical(claim.quantity, paper, panel)
+        base = _relative(quantity, stored, panel)
+        mine = [trial for trial in _chosen(trials) if trial.seed == seed]
+        return value_of(mine[0], quantity, base) if mine else None
+
+    return lookup

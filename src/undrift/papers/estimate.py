@@ -1,0 +1,106 @@
+"""Times of experiments are estimated here: gradients times the time of one, on two cores.
+
+The times are those of one sample's gradient, on two idle cores of 2026 with compiled kernels where
+a network has some. They are for choosing what to run, not for comparing machines.
+"""
+
+from __future__ import annotations
+
+import math
+
+from undrift.config.experiment import Experiment, Method
+from undrift.config.shorthand import parse_work
+from undrift.core import Federated
+from undrift.data import Deadline, Work
+from undrift.runs.jobs import JobPlanner, sweep_axes
+
+MILLISECONDS = {  # of one sample's gradient
+    "logistic": 0.002,
+    "mlp": 0.005,
+    "cnn2": 0.05,
+    "netfleet-cnn": 0.03,
+    "femnist-cnn": 0.5,
+    "celeba-cnn": 1.5,
+    "char-lstm": 5.0,
+    "text": 1.0,
+    "alexnet": 1.3,
+    "alexnet-wide": 3.5,
+    "resnet20": 2.0,
+    "resnet18-gn": 20.0,
+    "resnet50-gn": 60.0,
+    "vgg19": 15.0,
+    "distilbert": 300.0,
+}
+SMALL_STEM = 3.4  # of resnet18-gn with the 7x7 stem, whose images are a quarter as wide
+SAMPLES = {  # training and test samples of the data sets
+    "mnist": (60000, 10000),
+    "fashion-mnist": (60000, 10000),
+    "cifar10": (50000, 10000),
+    "cifar100": (50000, 10000),
+    "tiny-imagenet": (100000, 10000),
+    "a9a": (32561, 16281),
+    "femnist": (80000, 8000),
+    "celeba": (180000, 20000),
+    "shakespeare": (3391987, 771051),
+    "imdb": (25000, 25000),
+    "digits": (1437, 360),
+}
+WIDER = {"tiny-imagenet": 4.0}  # times the pixels of CIFAR's images
+FORWARD = 1 / 3  # of a gradient's time
+TWICE = ("fedspeed", "fedsam", "fedgamma", "mofedsam")  # methods with two gradients a step
+DRAWN = 10  # clients whose steps are averaged
+GUESSED_STEPS = 100  # of a deadline, whose steps depend on the devices
+
+
+def hours(experiment: Experiment) -> float:
+    """Return the hours that all jobs of an experiment take on two cores, roughly.
+
+    Swept fields are taken to leave the work of a job as it is.
+    """
+    planner, axes = JobPlanner(experiment), sweep_axes(experiment.sweep)
+    return sum(
+        _job_hours(experiment, method) * len(experiment.seeds) * math.prod(map(len, own))
+        for position, method in enumerate(experiment.methods)
+        for own in [planner.own_axes(position, axes)]
+    )
+
+
+def _job_hours(experiment: Experiment, method: Method) -> float:
+    training, data = experiment.training, experiment.data
+    train, test = SAMPLES.get(data.name, (50000, 10000))
+    test = min(test, data.test_samples or test)
+    clients = data.clients or 100
+    own = train / clients
+    work = parse_work(method.work or training.work or "steps:10")
+    batch = training.batch_size or own
+    samples = _samples(work, batch, own) * _cohort(experiment, method, clients)
+    gradients = 2 if method.name in TWICE else 1
+    evaluations = test * FORWARD / experiment.evaluation.every
+    a_round = samples * gradients + evaluations
+    return training.rounds * a_round * _milliseconds(experiment) / 3.6e6
+
+
+def _samples(work: Work, batch: float, own: float) -> float:
+    """Return the samples of a client's round, on average over some clients."""
+    if isinstance(work, Deadline):
+        return GUESSED_STEPS * batch
+    drawn = [work.steps(client=i, epoch=own / batch, t=0, seed=0) for i in range(DRAWN)]
+    return sum(drawn) / DRAWN * batch
+
+
+def _cohort(experiment: Experiment, method: Method, clients: int) -> float:
+    share = experiment.training.participation
+    if not issubclass(method.cls, Federated) or share is None:
+        return float(clients)
+    return float(share) if isinstance(share, int) else share * clients
+
+
+def _milliseconds(experiment: Experiment) -> float:
+    model = experiment.model
+    time = MILLISECONDS.get(model.name, 1.0)
+    options = model.model_extra or {}
+    if model.name == "resnet18-gn" and options.get("stem", 3) == 7:
+        time = SMALL_STEM
+    if model.name == "char-lstm":  # Its gradient is one product of matrices after the other.
+        time *= options.get("hidden", 256) / 256 * options.get("layers", 2) / 2
+    return time * WIDER.get(experiment.data.name, 1.0)

@@ -1,0 +1,191 @@
+"""Running a paper at a scale: every panel is an experiment in a folder of its own."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from undrift import __version__
+from undrift.config.experiment import Experiment
+from undrift.papers.catalogue import PaperEntry
+from undrift.papers.file import Paper
+from undrift.papers.scales import PanelRun, is_at_hand, plan
+from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
+from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
+from undrift.results.trial import Trial, read_trial
+from undrift.runs.build import resolve_experiment
+from undrift.runs.folder import describe, read_environment
+from undrift.runs.jobs import ONLY_JOB, Job
+from undrift.runs.jobs import jobs as planned_jobs
+from undrift.runs.run_job import Observer
+from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.spelling import Spelling
+
+RESULTS = Path("runs") / "papers"  # below the current folder
+
+
+def results_folder(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
+    """Return the folder of a paper's runs at a scale."""
+    return (out or RESULTS) / entry.document / entry.path.stem / scale
+
+
+def results_file(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
+    """Return the file that holds what the runs measured."""
+    return results_folder(entry, scale, out).with_suffix(".json")
+
+
+def run_paper(
+    entry: PaperEntry,
+    scale: str,
+    *,
+    seeds: int | None = None,
+    jobs: int = 1,
+    out: Path | None = None,
+    force: bool = False,
+    observer: Observer | None = None,
+    on_panel: Callable[[PanelRun, int, int], None] = lambda run, number, count: None,
+) -> StoredPaper:
+    """Run what is not finished, panel by panel, and return what was measured so far.
+
+    Trials that an earlier start has finished are kept, also those of other seeds, and an
+    interrupted one goes on from its last checkpoint. Everything that can be refused is refused
+    before the first round.
+    """
+    paper = entry.paper
+    folder = results_folder(entry, scale, out)
+    runs = [_with_earlier_seeds(run, folder) for run in _runnable(entry, scale, seeds)]
+    resumed = [_is_earlier(folder / run.folder, run.experiment, force=force) for run in runs]
+    trials = {
+        run.folder: _ended_trials(folder / run.folder) if resume else []
+        for run, resume in zip(runs, resumed, strict=True)
+    }
+    command = f"undrift papers run {entry.name} --scale {scale}"
+    command += "" if out is None else f" --out {out}"
+    for number, (run, resume) in enumerate(zip(runs, resumed, strict=True), 1):
+        on_panel(run, number, len(runs))
+        place = folder / run.folder
+        options = RunOptions(
+            out=place,
+            force=force,
+            resume=place if resume else None,
+            jobs=jobs,
+            spelling=Spelling(flags=True, command=command),
+            observer=observer or Observer(),
+        )
+        result = run_experiment(run.experiment, run.folder, options)
+        trials[run.folder] = result.trials
+        _stored(entry, paper, scale, runs, trials).write(results_file(entry, scale, out))
+        if result.stopped:
+            raise KeyboardInterrupt
+    return _stored(entry, paper, scale, runs, trials)
+
+
+def _with_earlier_seeds(run: PanelRun, folder: Path) -> PanelRun:
+    """Return the panel with the seeds that its folder has, too."""
+    place = folder / run.folder
+    if not (place / EXPERIMENT).is_file():
+        return run
+    seeds = sorted({*Experiment.read(place / EXPERIMENT).seeds, *run.experiment.seeds})
+    return replace(run, experiment=run.experiment.changed({"seeds": seeds}))
+
+
+def _ended_trials(place: Path) -> Sequence[Trial]:
+    """Return what an earlier start has finished."""
+    planned = [
+        read_trial(place, job.name) for job in planned_jobs(Experiment.read(place / EXPERIMENT))
+    ]
+    return [trial for trial in planned if trial is not None and trial.ended]
+
+
+def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun]:
+    """Return what is run, or raise if the paper cannot be run here."""
+    paper = entry.paper
+    if paper.kind == "command":
+        raise ValueError(
+            f"papers run needs an experiment, got {entry.name}, which another command measures: "
+            f"{paper.command}."
+        )
+    if paper.kind == "impossible":
+        raise ValueError(f"papers run needs an experiment, got {entry.name}: {paper.why}")
+    runs = plan(paper, scale, seeds)
+    if not runs:
+        hours = max(each.hours for each in paper.small.left_out) if paper.small else 0.0
+        raise ValueError(
+            f"{entry.name} has no cell that two cores finish in an hour (about {hours:g} hours); "
+            "run it with --scale full."
+        )
+    for run in runs:
+        _require_data(run)
+    return runs
+
+
+def _require_data(run: PanelRun) -> None:
+    """Raise if the data of a panel are not here and cannot be downloaded."""
+    from undrift.data.datasets import PUBLISHED
+    from undrift.data.remotes import BY_HAND, REMOTES
+
+    data = run.experiment.data
+    name = data.name
+    if data.folder is None and not is_at_hand(data) and name not in REMOTES:
+        place = PUBLISHED[name].folders[0]
+        raise ValueError(
+            f"The panel {run.panel!r} needs {name}, which is not on this machine: {BY_HAND[name]} "
+            f"Put it into $UNDRIFT_DATA/{place}."
+        )
+
+
+def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
+    """Return whether a folder holds this experiment, and give it the seeds of this start.
+
+    With `force` the results of another experiment are replaced; they are refused without it.
+    """
+    if not (place / EXPERIMENT).is_file() or not (place / ENVIRONMENT).is_file():
+        return False
+    earlier, new = Experiment.read(place / EXPERIMENT), resolve_experiment(experiment)
+    if earlier.model_copy(update={"seeds": new.seeds}) != new:
+        if force:
+            return False
+        raise ValueError(
+            f"papers run needs a folder of this version of the file, got {str(place)!r} with "
+            "another's results; replace them with --force, or choose another --out."
+        )
+    if earlier.seeds != new.seeds:
+        _rename_only_trial(place, planned_jobs(earlier), planned_jobs(new))
+        describe(place, new, read_environment(place))
+    return True
+
+
+def _rename_only_trial(place: Path, earlier: Sequence[Job], new: Sequence[Job]) -> None:
+    """Give the only trial of a folder the name that it has among several."""
+    if len(earlier) > 1 or len(new) == 1:
+        return
+    name = next(job.name for job in new if job.seed == earlier[0].seed)
+    for path in (*place.glob(f"{ONLY_JOB}.*"), place / CHECKPOINTS / ONLY_JOB):
+        if path.exists():
+            path.rename(path.with_name(path.name.replace(ONLY_JOB, name, 1)))
+
+
+def _stored(
+    entry: PaperEntry,
+    paper: Paper,
+    scale: str,
+    runs: Sequence[PanelRun],
+    trials: Mapping[str, Sequence[Trial]],
+) -> StoredPaper:
+    done = [(run, [t for t in trials[run.folder] if t.ended]) for run in runs]
+    return StoredPaper(
+        name=entry.name,
+        item=paper.item,
+        scale=scale,
+        fingerprint=fingerprint(paper, scale),
+        undrift=__version__,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        panels=[stored_panel(run, ended) for run, ended in done if ended],
+        trials=[each for run, ended in done for each in stored_trials(paper, run, ended)],
+        planned=sum(len(planned_jobs(run.experiment)) for run in runs),
+        machine=f"{os.cpu_count()} cores, {platform.machine()}",
+    )

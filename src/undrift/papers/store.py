@@ -1,0 +1,200 @@
+"""The results of a paper at a scale, kept in one small file: what each trial measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from undrift.errors import UndriftError
+from undrift.papers.catalogue import PaperEntry
+from undrift.papers.file import Paper
+from undrift.papers.measure import measure
+from undrift.papers.quantity import Quantity, Value
+from undrift.papers.scales import PanelRun, part_at_hand
+from undrift.results.strictjson import dumps_exactly, loads
+from undrift.results.trial import Trial, write_result
+
+SHIPPED = "results"  # the folder beside a document's files that holds results of ours
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StoredTrial:
+    """Holds what one method measured with one seed in one cell of a grid."""
+
+    panel: str
+    method: str
+    seed: int
+    status: str
+    values: dict[str, float | str]  # by the text of the document's quantity
+    cell: dict[str, Any] = field(default_factory=dict)  # of the grid
+    validation: float | None = None  # mean accuracy of the last ten evaluations on validation data
+
+    def value(self, quantity: Quantity) -> Value | None:
+        """Return the value of a quantity, or None if it was not measured."""
+        found = self.values.get(replace(quantity, relative_to=None).text)
+        return None if found is None else Value.of(found)
+
+
+@dataclass(frozen=True)
+class StoredPanel:
+    """Says how a panel was run."""
+
+    panel: str
+    data: str
+    model: str
+    rounds: int
+    same: bool  # whether data, network and rounds are the document's
+    stand_in: str | None = None  # why other data were taken
+    seconds: float = 0.0  # of all its trials
+
+
+@dataclass(frozen=True)
+class StoredPaper:
+    """Holds the results of a paper at a scale."""
+
+    name: str
+    item: str
+    scale: str
+    fingerprint: str  # of what the file says is run
+    undrift: str  # the version
+    date: str
+    panels: list[StoredPanel]
+    trials: list[StoredTrial]
+    planned: int = 0  # trials, finished or not
+    machine: str = ""
+    source: str = field(default="", compare=False)  # where the results were read
+
+    def write(self, path: Path) -> None:
+        """Write the results as JSON."""
+        text = dumps_exactly({"version": _VERSION, **asdict(self)}, indent=1)
+        write_result(path, text + "\n")
+
+
+def fingerprint(paper: Paper, scale: str) -> str:
+    """Return a hash of everything in the file that decides what a scale runs.
+
+    Numbers, claims and readings of the document are not in it, so they can be corrected.
+    """
+    names = {"experiment", "panels"} | ({"small", "stand_in"} if scale != "full" else set())
+    values = paper.model_dump(mode="json", include=names, exclude_unset=True)
+    for each in _explained(values):
+        each.pop("why", None)
+        each.pop("hours", None)
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _explained(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tables of a file that hold reasons and estimates beside what is run."""
+    small = values.get("small") or {}
+    return [small, *small.get("left_out", ()), *values.get("stand_in", {}).values()]
+
+
+def quantities(paper: Paper, panel: str) -> list[Quantity]:
+    """Return what is read off the runs of a panel: what is published or claimed of it."""
+    published = [cell.quantity for cell in paper.cells if cell.panel == panel]
+    shares = [cell.quantity for cell in paper.cells if cell.quantity.metric == "share"]
+    claimed = [claim.quantity for claim in paper.claims]
+    plain = [_measured(each) for each in (*published, *shares, *claimed)]
+    return list(dict.fromkeys(canonical(each, paper, panel) for each in plain))
+
+
+def _measured(quantity: Quantity) -> Quantity:
+    """Return what a trial measures for a quantity that is made from several trials."""
+    if quantity.metric == "share":
+        return Quantity("rounds", target=quantity.target)
+    return replace(quantity, relative_to=None)
+
+
+def canonical(quantity: Quantity, paper: Paper, panel: str) -> Quantity:
+    """Return the quantity as a panel has it.
+
+    A round that is the panel's last is left out, and a target of the experiment that the panel has
+    replaced is the panel's target at its position.
+    """
+    if paper.experiment is None or quantity.metric == "share":
+        return quantity
+    entry = next(each for each in paper.panels if each.name == panel)
+    at, target = quantity.at, quantity.target
+    if at == entry.set.get("training.rounds", paper.experiment.training.rounds):
+        at = None
+    theirs = paper.experiment.evaluation.target
+    own = entry.set.get("evaluation.target", theirs)
+    own = own if isinstance(own, list) else [own]
+    if target in theirs and target not in own and theirs.index(target) < len(own):
+        target = own[theirs.index(target)]
+    return replace(quantity, at=at, target=target)
+
+
+def stored_trials(paper: Paper, run: PanelRun, trials: Iterable[Trial]) -> list[StoredTrial]:
+    """Return what the trials of a panel measured of the document's quantities."""
+    smoothing = run.experiment.evaluation.smoothing
+    kept = []
+    for trial in trials:
+        if not trial.ended:
+            continue
+        measured = {
+            each.text: value.plain
+            for each in quantities(paper, run.panel)
+            if (value := measure(trial, run.locate(each), smoothing)) is not None
+        }
+        kept.append(
+            StoredTrial(
+                run.panel,
+                str(trial.facts["title"]),
+                trial.seed,
+                trial.status,
+                measured,
+                dict(trial.facts.get("cell") or {}),
+                trial.recent("validation_accuracy"),
+            )
+        )
+    return kept
+
+
+def stored_panel(run: PanelRun, trials: Sequence[Trial]) -> StoredPanel:
+    """Return how a panel was run."""
+    part = part_at_hand(run.experiment.data)
+    return StoredPanel(
+        run.panel,
+        run.experiment.data.name,
+        run.experiment.model.text,
+        run.experiment.training.rounds,
+        run.same and part is None,
+        part if run.stand_in is None else run.stand_in.why,
+        sum(trial.total("seconds") for trial in trials),
+    )
+
+
+def read_stored(path: Path) -> StoredPaper:
+    """Return the results of a file."""
+    try:
+        values = loads(path.read_text(encoding="utf-8"))
+        if values.pop("version") != _VERSION:
+            raise ValueError("another version of the format")
+        values["panels"] = [StoredPanel(**each) for each in values["panels"]]
+        values["trials"] = [StoredTrial(**each) for each in values["trials"]]
+        return StoredPaper(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UndriftError(
+            f"{path} needs to hold results of a paper and is damaged ({error}); run it again."
+        ) from error
+
+
+def shipped(entry: PaperEntry, scale: str) -> Path:
+    """Return where the package keeps our results of a paper at a scale."""
+    return entry.path.parent / SHIPPED / f"{entry.path.stem}.{scale}.json"
+
+
+def require_same_version(stored: StoredPaper, paper: Paper, path: Path) -> None:
+    """Raise if results were made with another version of the file."""
+    if stored.fingerprint != fingerprint(paper, stored.scale):
+        raise ValueError(
+            f"papers show needs results of this version of {stored.name}, got those of another in "
+            f"{path}; run it again with undrift papers run {stored.name} --scale {stored.scale}."
+        )

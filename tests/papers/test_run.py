@@ -1,0 +1,200 @@
+"""Papers run, kept, gone on with and shown, from Python and on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.papers.example import TEXT, shipped
+from tests.support.commands import undrift
+from undrift.papers import catalogue, compare
+from undrift.papers.find import find_results
+from undrift.papers.run import results_folder, run_paper
+from undrift.papers.store import read_stored
+from undrift.results.metrics import ema
+from undrift.runs.folder import read
+
+__all__ = ["shipped"]
+
+
+def test_results_are_the_records_under_the_document_s_protocol(shipped: Path) -> None:
+    """The accuracy of EMA 0.9 at the end, by hand from the records."""
+    entry = catalogue.find("fedacg/table9")
+    stored = run_paper(entry, "small", seeds=2)
+    trials = read(results_folder(entry, "small") / "iid").trials
+    by_hand = {
+        (trial.facts["title"], trial.seed): 100
+        * ema([r.accuracy for r in trial.records if r.accuracy is not None])[-1]
+        for trial in trials
+    }
+    ours = {(t.method, t.seed): t.values["accuracy"] for t in stored.trials if t.panel == "iid"}
+    assert ours == pytest.approx(by_hand)
+    row = compare.rows(entry.paper, stored)[0]
+    assert row.ours is not None
+    seeds = [by_hand["FedAvg", 0], by_hand["FedAvg", 1]]
+    assert row.ours.value.number == pytest.approx(sum(seeds) / 2)
+    assert row.difference == pytest.approx(sum(seeds) / 2 - 80.5)
+    halfway = compare.rows(entry.paper, stored)[2]  # round 2 of 4 is round 1 of 2
+    assert halfway.located is not None
+    assert (halfway.located.at, halfway.difference) == (1, None)
+    first, second = compare.judge(entry.paper, stored)
+    assert first.published is True
+    assert first.without == ["FedProx (Dir 0.3)"]
+    assert second.verdict == "not comparable"  # a bound of another network's accuracy
+
+
+def test_a_second_start_keeps_what_is_finished_and_adds_seeds(shipped: Path) -> None:
+    entry = catalogue.find("fedacg/table9")
+    run_paper(entry, "small")
+    first = results_folder(entry, "small") / "iid" / "fedavg-seed0.jsonl"
+    before = first.stat().st_mtime_ns, first.read_bytes()
+    stored = run_paper(entry, "small", seeds=2)
+    assert (first.stat().st_mtime_ns, first.read_bytes()) == before
+    assert {trial.seed for trial in stored.trials} == {0, 1}
+    again = run_paper(entry, "small")
+    assert again.trials == stored.trials  # Fewer seeds lose nothing.
+    assert again.planned == len(again.trials)
+
+
+def test_seeds_are_added_to_a_panel_with_a_single_method(shipped: Path) -> None:
+    shipped.write_text(
+        TEXT.replace('["FedAvg", "FedACG"]', '["FedACG"]').replace(
+            "values = { FedAvg = 80.5, FedACG = 82.0 }\ndeviation = { FedAvg = 0.3 }",
+            "values = { FedACG = 82.0 }",
+        )
+    )
+    catalogue._read.cache_clear()
+    entry = catalogue.find("fedacg/table9")
+    first = run_paper(entry, "small")
+    second = run_paper(entry, "small", seeds=2)
+    assert [t for t in second.trials if t.seed == 0] == first.trials
+    assert {t.seed for t in second.trials if t.panel == "iid"} == {0, 1}
+
+
+def test_an_interrupt_keeps_what_other_panels_have(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = catalogue.find("fedacg/table9")
+    complete = run_paper(entry, "small")
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("undrift.runs.runner.run_job", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_paper(entry, "small", seeds=2)
+    stored = find_results(entry)
+    assert stored is not None
+    assert stored.trials == complete.trials
+    assert stored.planned == 2 * len(complete.trials)
+
+
+def test_side_by_side_gives_the_same_values(shipped: Path, tmp_path: Path) -> None:
+    entry = catalogue.find("fedacg/table9")
+    one = run_paper(entry, "small", out=tmp_path / "one")
+    two = run_paper(entry, "small", jobs=2, out=tmp_path / "two")
+    assert one.trials == two.trials
+
+
+def test_results_of_another_version_of_the_file_are_refused(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = catalogue.find("fedacg/table9")
+    run_paper(entry, "small")
+    shipped.write_text(TEXT.replace("lr = 0.1", "lr = 0.2"), encoding="utf-8")
+    catalogue._read.cache_clear()
+    code, _, err = undrift(capsys, monkeypatch, "papers", "show", "fedacg/table9")
+    assert code == 2
+    assert "needs results of this version of fedacg/table9, got those of another" in " ".join(
+        err.split()
+    )
+    code, _, err = undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9")
+    assert code == 2
+    assert "--force" in err
+    assert undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9", "--force")[0] == 0
+    first = results_folder(entry, "small") / "iid" / "fedavg-seed0.jsonl"
+    before = first.stat().st_mtime_ns
+    run_paper(entry, "small", force=True)
+    assert first.stat().st_mtime_ns == before  # Results of this version are not replaced.
+
+
+def test_corrected_numbers_and_claims_keep_results(shipped: Path) -> None:
+    entry = catalogue.find("fedacg/table9")
+    run_paper(entry, "small")
+    shipped.write_text(TEXT.replace("80.5", "80.6").replace("2.0\n", "3.0\n"), encoding="utf-8")
+    catalogue._read.cache_clear()
+    assert find_results(entry) is not None
+
+
+def test_the_package_s_own_results_are_shown_where_the_user_has_none(shipped: Path) -> None:
+    entry = catalogue.find("fedacg/table9")
+    stored = run_paper(entry, "small", out=Path("elsewhere"))
+    assert find_results(entry) is None
+    (shipped.parent / "results").mkdir()
+    stored.write(shipped.parent / "results" / "table9.small.json")
+    assert find_results(entry) == stored
+
+
+def test_list_and_show_as_json(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = undrift(capsys, monkeypatch, "papers", "list", "--json")
+    (listed,) = json.loads(out)
+    assert code == 0
+    expected = {"document": "fedacg", "item": "Table 9", "file": "fedacg/table9.toml"}
+    assert {name: listed[name] for name in expected} == expected
+    assert listed["published"] == 7
+    code, out, _ = undrift(
+        capsys, monkeypatch, "papers", "run", "fedacg/table9", "--scale", "glance", "--json"
+    )
+    assert code == 0
+    shown = json.loads(out)
+    code, out, err = undrift(capsys, monkeypatch, "papers", "show", "fedacg/table9", "--json")
+    assert {**json.loads(out), "source": None} == {**shown, "source": None}
+    assert "FedACG is ahead of all others." in err
+    assert len(shown["published"]) == 7
+    assert {claim["verdict"] for claim in shown["claims"]} == {"not comparable"}
+    code, _, err = undrift(capsys, monkeypatch, "papers", "show", "fedacg/table9", "--out", "x")
+    assert code == 2
+    assert "needs a folder with results of fedacg/table9, got 'x'" in " ".join(err.split())
+
+
+def test_names_that_do_not_exist(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in ("run", "show"):
+        code, _, err = undrift(capsys, monkeypatch, "papers", command, "fedacg/tabel9")
+        assert code == 2
+        assert "the nearest is 'fedacg/table9'" in " ".join(err.split())
+    code, _, err = undrift(capsys, monkeypatch, "papers", "list", "fedacgs")
+    assert code == 2
+    assert "the nearest is 'fedacg'" in " ".join(err.split())
+
+
+def test_missing_data_are_refused_before_any_work(
+    shipped: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    text = TEXT.replace(
+        '"data.partition" = "iid"', '"data.partition" = "iid", "data.name" = "celeba"'
+    )
+    shipped.write_text(text, encoding="utf-8")
+    catalogue._read.cache_clear()
+    monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path))
+    arguments = "papers", "run", "fedacg/table9", "--scale", "full"
+    code, _, err = undrift(capsys, monkeypatch, *arguments)
+    assert code == 2
+    assert "needs celeba, which is not on this machine" in " ".join(err.split())
+    assert "$UNDRIFT_DATA/celeba" in " ".join(err.split())
+    assert not Path("runs").exists()
+
+
+def test_a_damaged_file_of_results_is_named(shipped: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"version": 1}')
+    with pytest.raises(Exception, match="needs to hold results of a paper and is damaged"):
+        read_stored(path)

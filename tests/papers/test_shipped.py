@@ -1,0 +1,150 @@
+"""The paper files of the package: all are sound; long: all run at a glance."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from undrift.papers import catalogue
+from undrift.papers.catalogue import DOCUMENTS, PaperEntry
+from undrift.papers.claims import holds
+from undrift.papers.compare import published_lookup
+from undrift.papers.estimate import hours
+from undrift.papers.scales import SCALES, is_at_hand, plan
+from undrift.papers.store import SHIPPED, read_stored, require_same_version, shipped
+from undrift.runs.build import build_run
+from undrift.runs.jobs import Job, jobs
+
+ENTRIES = catalogue.entries()
+each_paper = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+EXPERIMENTS = [entry for entry in ENTRIES if entry.paper.kind == "experiment"]
+each_experiment = pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
+LONGEST = 1.5  # hours on two cores of one job at the small scale, by the rough estimate
+
+# What the small scale may change, besides the list of methods.
+CHANGEABLE = {"title", "seeds", "model", "engine", "evaluation", "sweep"}
+
+
+def test_every_document_has_files() -> None:
+    assert {entry.document for entry in ENTRIES} == set(DOCUMENTS)
+
+
+@each_paper
+def test_the_name_of_a_file_is_that_of_its_item(entry: PaperEntry) -> None:
+    kind, number = entry.paper.item.split(" ", 1)
+    name = f"{kind.lower()}{number.replace('.', '_')}"
+    assert entry.path.stem == name or entry.path.stem.startswith(f"{name}_")
+    assert kind in ("Table", "Figure")
+
+
+@each_paper
+def test_claims_are_true_of_the_document_s_own_numbers(entry: PaperEntry) -> None:
+    """Or the file says that the document contradicts itself."""
+    paper = entry.paper
+    for claim in paper.claims:
+        result = holds(claim, paper, published_lookup(paper, claim.quantity))
+        assert (result is False) == claim.contradicted, claim.text
+
+
+@each_paper
+def test_a_file_holds_something_of_its_document(entry: PaperEntry) -> None:
+    paper = entry.paper
+    assert paper.cells or paper.claims or paper.experiment is not None or paper.readings.strip()
+    if any(claim.contradicted for claim in paper.claims):
+        assert paper.readings.strip()
+    text = entry.path.read_text(encoding="utf-8")
+    assert not re.search(r"shared/documents|\b00[0-3]:\d|/work|\.txt", text)
+
+
+@each_experiment
+def test_every_scale_can_be_planned(entry: PaperEntry) -> None:
+    for scale in SCALES:
+        for run in plan(entry.paper, scale):
+            planned = jobs(run.experiment)
+            assert len({job.name for job in planned}) == len(planned)
+
+
+@each_experiment
+def test_small_keeps_the_regime(entry: PaperEntry) -> None:
+    """Data, clients, partition, participation, steps, batches and hyper-parameters stay."""
+    for run in plan(entry.paper, "small", at_hand=lambda data: True):
+        ours, theirs = run.experiment.values(), run.full.values()
+        titles = {method.title for method in run.experiment.methods}
+        for values in (ours, theirs):
+            values["training"].pop("rounds", None)
+            values["data"].pop("validation", None)
+            for name in CHANGEABLE:
+                values.pop(name, None)
+        pairs = zip(run.full.methods, theirs["methods"], strict=True)
+        theirs["methods"] = [values for method, values in pairs if method.title in titles]
+        assert ours == theirs
+        assert run.experiment.training.rounds <= run.full.training.rounds
+        smoothing = run.experiment.evaluation.smoothing
+        assert smoothing == run.full.evaluation.smoothing
+
+
+@each_experiment
+def test_small_fits_two_cores_or_is_left_out_by_name(entry: PaperEntry) -> None:
+    small = entry.paper.small
+    assert small is not None
+    assert all(each.hours >= 1 for each in small.left_out)
+    for run in plan(entry.paper, "small", at_hand=lambda data: True):
+        for job in jobs(run.experiment):
+            alone = job.experiment.model_copy(update={"methods": [job.method], "seeds": [0]})
+            assert hours(alone) <= LONGEST, (run.panel, job.label, hours(alone))
+
+
+@each_experiment
+def test_stand_ins_are_for_data_that_may_be_missing(entry: PaperEntry) -> None:
+    names = {run.experiment.data.name for run in plan(entry.paper, "full")}
+    assert set(entry.paper.stand_in) <= names
+    assert not set(entry.paper.stand_in) & {"mnist", "fashion-mnist", "cifar10", "a9a"}
+
+
+def _results() -> list[PaperEntry]:
+    return [e for e in ENTRIES for scale in SCALES if shipped(e, scale).is_file()]
+
+
+def test_results_belong_to_files() -> None:
+    files = {p for d in DOCUMENTS for p in (catalogue.FOLDER / d / SHIPPED).glob("*.json")}
+    assert files == {shipped(e, s) for e in ENTRIES for s in SCALES if shipped(e, s).is_file()}
+
+
+@pytest.mark.parametrize("entry", _results(), ids=lambda entry: entry.name)
+def test_results_are_of_this_version_of_their_file(entry: PaperEntry) -> None:
+    for scale in SCALES:
+        path = shipped(entry, scale)
+        if path.is_file():
+            stored = read_stored(path)
+            require_same_version(stored, entry.paper, path)
+            assert {trial.panel for trial in stored.trials} <= set(entry.paper.panel_names)
+
+
+def two_rounds(job: Job) -> None:
+    records = list(build_run(job.experiment, job.method, job.seed))
+    assert [record.round for record in records] == [1, 2]
+    assert records[-1].loss is not None
+
+
+def missing(entry: PaperEntry) -> list[str]:
+    needed = [run.experiment.data for run in plan(entry.paper, "glance")]
+    return list(dict.fromkeys(data.name for data in needed if not is_at_hand(data)))
+
+
+@each_experiment
+def test_last_cell_at_a_glance(entry: PaperEntry) -> None:
+    """Two rounds of the last panel's last method."""
+    if missing(entry):
+        pytest.skip(f"needs {', '.join(missing(entry))}, which is not on this machine")
+    two_rounds(jobs(plan(entry.paper, "glance")[-1].experiment)[-1])
+
+
+@pytest.mark.long
+@each_experiment
+def test_every_cell_at_a_glance(entry: PaperEntry) -> None:
+    if missing(entry):
+        pytest.skip(f"needs {', '.join(missing(entry))}, which is not on this machine")
+    for run in plan(entry.paper, "glance"):
+        for job in jobs(run.experiment):
+            two_rounds(job)
