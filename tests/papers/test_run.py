@@ -91,6 +91,7 @@ def test_an_interrupt_keeps_what_other_panels_have(
     assert stored.planned == 2 * len(complete.trials)
 
 
+@pytest.mark.long
 def test_side_by_side_gives_the_same_values(shipped: Path, tmp_path: Path) -> None:
     entry = catalogue.find("fedacg/table9")
     one = run_paper(entry, "small", out=tmp_path / "one")

@@ -10,6 +10,8 @@ from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity
 from undrift.papers.scales import PanelRun, plan
 
+ENGINE = {"engine.checkpoint_every", "engine.save_models"}  # They change no result.
+
 
 def changed_fields(run: PanelRun) -> set[str]:
     """Return the fields by which a run differs from the document's."""
@@ -28,14 +30,14 @@ def test_full_is_the_document_s_own() -> None:
     runs = plan(example(), "full")
     assert [run.panel for run in runs] == ["iid", "Dir 0.3"]
     assert all(run.same for run in runs)
-    assert changed_fields(runs[0]) == {"title", "engine.checkpoint_every"}
+    assert changed_fields(runs[0]) == {"title", *ENGINE}
     assert [len(run.experiment.methods) for run in runs] == [2, 3]
 
 
 def test_small_changes_network_rounds_evaluation_and_cells_only() -> None:
     iid, dirichlet = plan(example(), "small", seeds=2)
     allowed = {"title", "seeds", "model.name", "training.rounds", "evaluation.target"}
-    assert changed_fields(iid) == {*allowed, "engine.checkpoint_every"}
+    assert changed_fields(iid) == {*allowed, *ENGINE}
     assert iid.experiment.training.rounds == 2
     assert dirichlet.experiment.training.rounds == 3  # three quarters of four
     assert [m.title for m in dirichlet.experiment.methods] == ["FedAvg", "FedACG"]

@@ -131,7 +131,7 @@ def test_any_number_of_a_record_is_a_metric() -> None:
         ("raw", 0.61, 6),
         ("raw", 0.81, None),
         ("ema", 0.3, 6),
-        ("ema", 0.35, None),
+        ("ema", 0.45, None),
         ("window", 0.5, 6),
         ("window", 0.54, 7),
         ("best", 0.7, 6),

@@ -94,7 +94,7 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment; a process that is started meanwhile ignores it from its start.
+    """Silence Ctrl-C for a moment; a process that is started meanwhile ignores it from its start.
 
     Ctrl-C reaches every process of a terminal, and the first process decides what it means.
     """
