@@ -15,6 +15,7 @@ from tests.support.system import ROOT
 PHASES = ("computation", "compression", "communication")
 
 
+@pytest.mark.long
 def test_figure_3_1a_is_measured_between_processes(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "figure.json"
     command = [sys.executable, "-m", "benchmarks.wire", "--figure", "3.1a", "--links", "loopback"]

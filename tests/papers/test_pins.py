@@ -16,7 +16,7 @@ import pytest
 
 from undrift.config.experiment import Experiment, Method
 from undrift.papers import catalogue
-from undrift.papers.file import Paper, panel_experiment
+from undrift.papers.file import Panel, Paper, panel_experiment
 from undrift.papers.quantity import Value
 from undrift.papers.store import canonical
 
@@ -28,6 +28,18 @@ LEAST = 150
 
 METRICS = {"matching_rate": "sign_matching", "minutes": "seconds_to"}
 SCALES = {"minutes": 60.0}  # of what is printed
+
+
+_PANELS: dict[int, list[tuple[Panel, Experiment]]] = {}  # by the identity of a cached file
+
+
+def panels_of(paper: Paper) -> list[tuple[Panel, Experiment]]:
+    """Return the panels of a file with their experiments, which are made once."""
+    if id(paper) not in _PANELS:
+        whole = paper.experiment
+        panels = [] if whole is None else [(p, panel_experiment(whole, p)) for p in paper.panels]
+        _PANELS[id(paper)] = panels
+    return _PANELS[id(paper)]
 
 
 def papers_of(document: str, item: str) -> list[Paper]:
@@ -93,9 +105,7 @@ def cells(pin: dict[str, Any]) -> list[tuple[Paper, str, Experiment, Method]]:
     found = [
         (paper, panel.name, experiment, method)
         for paper in papers_of(pin["document"], pin["item"])
-        for panel in paper.panels
-        if paper.experiment is not None
-        for experiment in [panel_experiment(paper.experiment, panel)]
+        for panel, experiment in panels_of(paper)
         for method in experiment.methods
         if "method" not in pin or names(method, pin["method"])
         if all(fits(setting(experiment, method, p), v) for p, v in pin.get("given", {}).items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -11,7 +12,7 @@ from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.claims import holds
 from undrift.papers.compare import published_lookup
 from undrift.papers.estimate import hours
-from undrift.papers.scales import SCALES, is_at_hand, plan
+from undrift.papers.scales import SCALES, PanelRun, is_at_hand, plan
 from undrift.papers.store import SHIPPED, read_stored, require_same_version, shipped
 from undrift.runs.build import build_run
 from undrift.runs.jobs import Job, jobs
@@ -24,6 +25,16 @@ LONGEST = 1.5  # hours on two cores of one job at the small scale, by the rough 
 
 # What the small scale may change, besides the list of methods.
 CHANGEABLE = {"title", "seeds", "model", "engine", "evaluation", "sweep"}
+
+
+@cache
+def full_runs(entry: PaperEntry) -> list[PanelRun]:
+    return plan(entry.paper, "full")
+
+
+@cache
+def small_runs(entry: PaperEntry) -> list[PanelRun]:
+    return plan(entry.paper, "small", at_hand=lambda data: True)
 
 
 def test_every_document_has_files() -> None:
@@ -59,17 +70,16 @@ def test_a_file_holds_something_of_its_document(entry: PaperEntry) -> None:
 
 @each_experiment
 def test_every_scale_can_be_planned(entry: PaperEntry) -> None:
-    assert plan(entry.paper, "full")
-    for scale in ("small", "glance"):
-        for run in plan(entry.paper, scale):
-            planned = jobs(run.experiment)
-            assert len({job.name for job in planned}) == len(planned)
+    assert full_runs(entry)
+    for run in (*small_runs(entry), *plan(entry.paper, "glance")):
+        planned = jobs(run.experiment)
+        assert len({job.name for job in planned}) == len(planned)
 
 
 @each_experiment
 def test_small_keeps_the_regime(entry: PaperEntry) -> None:
     """Data, clients, partition, participation, steps, batches and hyper-parameters stay."""
-    for run in plan(entry.paper, "small", at_hand=lambda data: True):
+    for run in small_runs(entry):
         ours, theirs = run.experiment.values(), run.full.values()
         titles = {method.title for method in run.experiment.methods}
         for values in (ours, theirs):
@@ -90,7 +100,7 @@ def test_small_fits_two_cores_or_is_left_out_by_name(entry: PaperEntry) -> None:
     small = entry.paper.small
     assert small is not None
     assert all(each.hours >= 1 for each in small.left_out)
-    for run in plan(entry.paper, "small", at_hand=lambda data: True):
+    for run in small_runs(entry):
         for job in jobs(run.experiment):
             alone = job.experiment.model_copy(update={"methods": [job.method], "seeds": [0]})
             assert hours(alone) <= LONGEST, (run.panel, job.label, hours(alone))
@@ -98,7 +108,7 @@ def test_small_fits_two_cores_or_is_left_out_by_name(entry: PaperEntry) -> None:
 
 @each_experiment
 def test_stand_ins_are_for_data_that_may_be_missing(entry: PaperEntry) -> None:
-    names = {run.experiment.data.name for run in plan(entry.paper, "full")}
+    names = {run.experiment.data.name for run in full_runs(entry)}
     assert set(entry.paper.stand_in) <= names
     assert not set(entry.paper.stand_in) & {"mnist", "fashion-mnist", "cifar10", "a9a"}
 

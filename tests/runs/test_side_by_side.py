@@ -45,6 +45,7 @@ def test_results_are_those_of_one_job_at_a_time(tmp_path: Path) -> None:
     assert len(heard) == 12
 
 
+@pytest.mark.long
 def test_an_error_of_a_job_is_raised(tmp_path: Path) -> None:
     """The records of the second method cannot be written, because their place is a folder."""
     settings = {**SETTINGS, "seeds": [0]}
@@ -75,7 +76,7 @@ def test_what_cannot_run_side_by_side(
 
 def test_an_interrupt_keeps_what_was_done_and_resume_goes_on(tmp_path: Path) -> None:
     folder, whole = tmp_path / "x", tmp_path / "whole"
-    settings = {**SETTINGS, "seeds": [0], "training": {"rounds": 400, "work": "steps:2"}}
+    settings = {**SETTINGS, "seeds": [0], "training": {"rounds": 200, "work": "steps:2"}}
     settings |= {"evaluation": {"every": 100}, "engine": {"checkpoint_every": 20, "mode": "loop"}}
     file = tmp_path / "e.toml"
     file.write_text(Experiment.of(settings).to_toml())
