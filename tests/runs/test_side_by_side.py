@@ -74,6 +74,7 @@ def test_what_cannot_run_side_by_side(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_what_was_done_and_resume_goes_on(tmp_path: Path) -> None:
     folder, whole = tmp_path / "x", tmp_path / "whole"
     settings = {**SETTINGS, "seeds": [0], "training": {"rounds": 200, "work": "steps:2"}}

@@ -45,7 +45,7 @@ ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 # One of each kind: duals of clients and server, gossip, all-reduce.
-METHODS_HERE = ["scaffold", "netfleet", "marsit"]
+METHODS_HERE = ["scaffold", "marsit"]
 DIVERGING = ["cascadingssdm"]  # at this learning rate, as it must
 THE_OTHERS = [name for name in METHODS if name not in METHODS_HERE + DIVERGING]
 

@@ -168,6 +168,7 @@ def arguments_of(program: Path, methods: Sequence[str]) -> list[str]:
     return [str(program), json.dumps([command(method, "--rounds", "4") for method in methods])]
 
 
+@pytest.mark.long
 def test_marsit_on_two_machines_ends_as_in_one_process(pair, monkeypatch, capsys):
     found = between(pair, ["marsit"])
     monkeypatch.chdir(pair.folder)
