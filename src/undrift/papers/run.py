@@ -17,11 +17,11 @@ from undrift.papers.scales import PanelRun, is_at_hand, plan
 from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
 from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
-from undrift.runs.build import resolve_experiment
+from undrift.runs.build import counts_text, data_counts, resolve_experiment
 from undrift.runs.folder import describe, read_environment
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.jobs import jobs as planned_jobs
-from undrift.runs.run_job import Observer
+from undrift.runs.run_job import Observer, has_data_of
 from undrift.runs.runner import RunOptions, run_experiment
 from undrift.runs.spelling import Spelling
 
@@ -95,10 +95,14 @@ def _with_earlier_seeds(run: PanelRun, folder: Path) -> PanelRun:
 
 def _ended_trials(place: Path) -> Sequence[Trial]:
     """Return what an earlier start has finished."""
-    planned = [
-        read_trial(place, job.name) for job in planned_jobs(Experiment.read(place / EXPERIMENT))
-    ]
-    return [trial for trial in planned if trial is not None and trial.ended]
+    written = _written_trials(place, Experiment.read(place / EXPERIMENT))
+    return [trial for _, trial in written if trial.ended]
+
+
+def _written_trials(place: Path, experiment: Experiment) -> list[tuple[Job, Trial]]:
+    """Return the jobs of a folder that were started, each with its trial."""
+    found = [(job, read_trial(place, job.name)) for job in planned_jobs(experiment)]
+    return [(job, trial) for job, trial in found if trial is not None]
 
 
 def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun]:
@@ -141,7 +145,8 @@ def _require_data(run: PanelRun) -> None:
 def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
     """Return whether a folder holds this experiment, and give it the seeds of this start.
 
-    With `force` the results of another experiment are replaced; they are refused without it.
+    With `force` the results of another experiment, or of another part of a data set, are replaced;
+    they are refused without it.
     """
     if not (place / EXPERIMENT).is_file() or not (place / ENVIRONMENT).is_file():
         return False
@@ -152,6 +157,17 @@ def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
         raise ValueError(
             f"papers run needs a folder of this version of the file, got {str(place)!r} with "
             "another's results; replace them with --force, or choose another --out."
+        )
+    others = [(j, t) for j, t in _written_trials(place, earlier) if not has_data_of(t, j)]
+    if others:
+        if force:
+            return False
+        job, trial = others[0]
+        data = job.experiment.data
+        raise ValueError(
+            f"papers run needs the part of {data.name} that {str(place)!r} was made with, "
+            f"{counts_text(trial.facts['data'])}, got {counts_text(data_counts(data))}; restore "
+            "the data, replace the results with --force, or choose another --out."
         )
     if earlier.seeds != new.seeds:
         _rename_only_trial(place, planned_jobs(earlier), planned_jobs(new))

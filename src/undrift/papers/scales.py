@@ -71,13 +71,10 @@ def is_at_hand(data: Data) -> bool:
     return owners is not None and len(set(owners.tolist())) >= data.clients
 
 
-def part_at_hand(data: Data) -> str | None:
-    """Return a sentence if only a part of a data set is on this machine."""
-    whole = WHOLE.get(data.name)
-    if whole is None:
-        return None
-    have = len(load_dataset(data.name, data.folder).stored_train[1])
-    return None if have >= whole else f"{have:,} of {whole:,} training samples are at hand"
+def part(name: str, samples: int) -> str | None:
+    """Return a sentence if so many training samples are only a part of a data set."""
+    whole = WHOLE.get(name, 0)
+    return None if samples >= whole else f"{samples:,} of {whole:,} training samples were at hand"
 
 
 def plan(

@@ -20,7 +20,14 @@ from undrift.results.environment import environment
 from undrift.results.filenames import EXPERIMENT
 from undrift.results.tracking import parse as parse_tracker
 from undrift.results.trial import Trial
-from undrift.runs.build import build_clients, build_run, check_run, resolve_experiment
+from undrift.runs.build import (
+    build_clients,
+    build_run,
+    check_run,
+    counts_text,
+    data_counts,
+    resolve_experiment,
+)
 from undrift.runs.folder import (
     choose_folder,
     claim,
@@ -32,7 +39,7 @@ from undrift.runs.folder import (
 from undrift.runs.jobs import Job, jobs, read_choice
 from undrift.runs.partition import PartitionCounts, count_partition
 from undrift.runs.result import ExperimentResult
-from undrift.runs.run_job import Observer, Recorder, new_trial, run_job
+from undrift.runs.run_job import Observer, Recorder, has_data_of, new_trial, run_job
 from undrift.runs.search import Search, new_search
 from undrift.runs.side_by_side import run_side_by_side
 from undrift.runs.spelling import KEYWORDS, Spelling
@@ -271,6 +278,13 @@ def _require_same_trial(job: Job, earlier: Trial, spelling: Spelling) -> None:
     remedy = f"restore {EXPERIMENT}, or start anew with {spelling.option('out')}"
     expected = f"the experiment that {job.name} was run with"
     require(same, spelling.option("resume"), expected, "another", remedy)
+    if not has_data_of(earlier, job):
+        had, have = earlier.facts["data"], data_counts(job.experiment.data)
+        raise ValueError(
+            f"{spelling.option('resume')} needs the data that {job.name} was run with, "
+            f"{counts_text(had)}, got {counts_text(have)}; restore the data, or start anew with "
+            f"{spelling.option('out')}."
+        )
 
 
 def _check_jobs(experiment: Experiment, options: RunOptions) -> None:
