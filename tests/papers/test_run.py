@@ -250,6 +250,36 @@ def test_missing_data_are_refused_before_any_work(
     assert not Path("runs").exists()
 
 
+def test_too_few_natural_clients_are_told_apart_from_no_data(
+    shipped: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    natural = '"data.name" = "femnist", "data.partition" = "natural", "data.clients" = 3'
+    text = TEXT.replace('"data.partition" = "iid"', natural)
+    shipped.write_text(text, encoding="utf-8")
+    catalogue._read.cache_clear()
+    users = {name: {"x": [[0.5] * 784], "y": [1]} for name in ("ann", "bob")}
+    content = json.dumps({"users": [*users], "num_samples": [1, 1], "user_data": users})
+    for part in ("train", "test"):
+        (tmp_path / "femnist" / part).mkdir(parents=True)
+        (tmp_path / "femnist" / part / "all.json").write_text(content)
+    monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path))
+    build.load_dataset.cache_clear()
+    code, _, err = undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9", "--scale", "full")
+    assert code == 2
+    place = (tmp_path / "femnist").resolve()
+    told = f"needs 3 natural clients of femnist, got 2 in {place}; make $UNDRIFT_DATA/femnist and"
+    assert told.replace(" ", "") in "".join(err.split())  # lines may break within a path
+    (listed,) = json.loads(undrift(capsys, monkeypatch, "papers", "list", "--json")[1])
+    assert listed["missing"] == ["femnist"]
+    assert listed["lacks"] == {"femnist": "2 of 3 natural clients here"}
+    _, out, _ = undrift(capsys, monkeypatch, "papers", "list")
+    assert "femnist (2 of 3 natural clients here)" in " ".join(out.replace("│", " ").split())
+    build.load_dataset.cache_clear()
+
+
 def test_a_damaged_file_of_results_is_named(shipped: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"version": 1}')

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from undrift import __version__
 from undrift.config.experiment import Experiment
+from undrift.data.datasets import PUBLISHED, find
+from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.scales import PanelRun, is_at_hand, plan
 from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
 from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
-from undrift.runs.build import counts_text, data_counts, resolve_experiment
+from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_experiment
 from undrift.runs.folder import describe, read_environment
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.jobs import jobs as planned_jobs
@@ -128,18 +130,18 @@ def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun
 
 
 def _require_data(run: PanelRun) -> None:
-    """Raise if the data of a panel are not here and cannot be downloaded."""
-    from undrift.data.datasets import PUBLISHED
-    from undrift.data.remotes import BY_HAND, REMOTES
-
+    """Raise if the data of a panel are not here, or too few, and cannot be downloaded."""
     data = run.experiment.data
     name = data.name
-    if data.folder is None and not is_at_hand(data) and name not in REMOTES:
-        place = PUBLISHED[name].folders[0]
-        raise ValueError(
-            f"The panel {run.panel!r} needs {name}, which is not on this machine: {BY_HAND[name]} "
-            f"Put it into $UNDRIFT_DATA/{place}."
-        )
+    if data.folder is not None or name in REMOTES or is_at_hand(data):
+        return
+    found, place = find(name), f"$UNDRIFT_DATA/{PUBLISHED[name].folders[0]}"
+    if found is None:
+        needs = f"needs {name}, which is not on this machine"
+    else:
+        have = load_dataset(name, None).natural_clients or 0
+        needs = f"needs {data.clients:,} natural clients of {name}, got {have:,} in {found}"
+    raise ValueError(f"The panel {run.panel!r} {needs}; make {place} and {BY_HAND[name]}")
 
 
 def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:

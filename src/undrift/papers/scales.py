@@ -59,16 +59,24 @@ class PanelRun:
         return replace(quantity, at=at, target=target)
 
 
+def lack(data: Data) -> str | None:
+    """Return what is wrong with a data set on this machine, or None if it can be used.
+
+    It is not here, or it has fewer natural clients than are asked for.
+    """
+    if data.name not in PUBLISHED:
+        return None
+    if find(data.name, data.folder) is None:
+        return "not here"
+    if data.partition != "natural" or data.clients is None:
+        return None
+    have = load_dataset(data.name, data.folder).natural_clients or 0
+    return None if have >= data.clients else f"{have:,} of {data.clients:,} natural clients here"
+
+
 def is_at_hand(data: Data) -> bool:
     """Return whether a data set is on this machine, with as many natural clients as asked for."""
-    if data.name not in PUBLISHED:
-        return True
-    if find(data.name, data.folder) is None:
-        return False
-    if data.partition != "natural" or data.clients is None:
-        return True
-    owners = load_dataset(data.name, data.folder).client_ids
-    return owners is not None and len(set(owners.tolist())) >= data.clients
+    return lack(data) is None
 
 
 def part(name: str, samples: int) -> str | None:

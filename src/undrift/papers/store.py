@@ -53,9 +53,7 @@ class StoredPanel:
     same: bool  # whether data, network and rounds are the document's
     stand_in: str | None = None  # why other data were taken
     seconds: float = 0.0  # of all its trials
-    samples: int | None = (
-        None  # of the training data that were there
-    )
+    samples: int | None = None  # training samples that were there; None in older files
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from undrift.data.datasets import PUBLISHED, find
+from undrift.config.experiment import Data
 from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.claims import CONTRADICTED, NOT_RUN, SHOWN, UNDECIDED
 from undrift.papers.compare import ComparedCell, Judged, Ours
 from undrift.papers.estimate import hours
 from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.scales import plan
+from undrift.papers.scales import lack, plan
 from undrift.papers.store import StoredPaper
 
 COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}
@@ -28,6 +28,7 @@ def listed(entry: PaperEntry) -> dict[str, Any]:
     """Return what the list says of a paper, as `--json` has it."""
     paper = entry.paper
     needed = _needs(paper)
+    lacks = {data.name: found for data in needed if (found := lack(data)) is not None}
     return {
         "document": entry.document,
         "item": paper.item,
@@ -41,16 +42,15 @@ def listed(entry: PaperEntry) -> dict[str, Any]:
         "claims": len(paper.claims),
         "hours_full": _hours(paper, "full"),
         "hours_small": _hours(paper, "small"),
-        "data": needed,
-        "missing": [name for name in needed if name in PUBLISHED and find(name) is None],
+        "data": list(dict.fromkeys(data.name for data in needed)),
+        "missing": list(lacks),
+        "lacks": lacks,
     }
 
 
-def _needs(paper: Paper) -> list[str]:
-    if paper.experiment is None:
-        return []
-    usual = paper.experiment.data.name
-    return list(dict.fromkeys(panel.set.get("data.name", usual) for panel in paper.panels))
+def _needs(paper: Paper) -> list[Data]:
+    """Return the data sections of the panels, each once."""
+    return list(dict.fromkeys(run.experiment.data for run in plan(paper, "full")))
 
 
 def _hours(paper: Paper, scale: str) -> float | None:
@@ -83,9 +83,8 @@ def print_list(papers: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _list_row(paper: dict[str, Any]) -> list[str]:
-    needs = ", ".join(
-        f"{name} (not here)" if name in paper["missing"] else name for name in paper["data"]
-    )
+    lacks = paper["lacks"]
+    needs = ", ".join(f"{n} ({lacks[n]})" if n in lacks else n for n in paper["data"])
     if paper["kind"] != "experiment":
         needs = paper["command"] or "cannot be run"
     counts = str(paper["published"]), str(paper["claims"])
