@@ -197,9 +197,9 @@ def test_the_package_s_own_results_are_shown_where_the_user_has_none(shipped: Pa
 def test_list_and_show_as_json(
     shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, _ = undrift(capsys, monkeypatch, "papers", "list", "--json")
+    code, out, err = undrift(capsys, monkeypatch, "papers", "list", "--json")
     (listed,) = json.loads(out)
-    assert code == 0
+    assert (code, err) == (0, "")
     expected = {"document": "fedacg", "item": "Table 9", "file": "fedacg/table9.toml"}
     assert {name: listed[name] for name in expected} == expected
     assert listed["published"] == 7

@@ -42,10 +42,11 @@ def list_papers(
     if document is not None:
         require_choice("papers list", "the document", document, catalogue.DOCUMENTS)
     found = [e for e in catalogue.entries() if document in (None, e.document)]
-    papers = [terminal.listed(entry) for entry in found]
-    terminal.print_list(papers, wide_console(stderr=as_json))
+    papers = terminal.listed(found)
     if as_json:
         print(json.dumps(papers))
+    else:
+        terminal.print_list(papers, wide_console())
 
 
 @papers_app.command("run")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -227,15 +228,22 @@ class Paper(Part):
         require(named, "methods", "a file without [experiment]", self.methods)
         commanded = (self.kind == "command") == (self.command is not None)
         require(commanded, "kind", "'command' if and only if command is given", self.kind)
-        if self.experiment is not None:
-            self._check_panels(self.experiment)
+        self._check_panels()
         self._check_published()
         self._check_claims()
         self._check_small()
         return self
 
-    def _check_panels(self, experiment: Experiment) -> None:
-        titles = [method.title for method in experiment.methods]
+    @cached_property
+    def panel_experiments(self) -> list[tuple[Panel, Experiment]]:
+        """Return the panels, each with its experiment as the document has it."""
+        whole = self.experiment
+        return [] if whole is None else [(p, panel_experiment(whole, p)) for p in self.panels]
+
+    def _check_panels(self) -> None:
+        if self.experiment is None:
+            return
+        titles = self.method_names
         seen: set[tuple[str, str]] = set()
         for panel in self.panels:
             for name in panel.methods or ():
@@ -245,7 +253,7 @@ class Paper(Part):
                 twice = (panel.name, name) in seen
                 require(not twice, "[[panels]]", "each cell once", (panel.name, name), remedy)
                 seen.add((panel.name, name))
-            panel_experiment(experiment, panel)
+        _ = self.panel_experiments
 
     def _check_published(self) -> None:
         for entry in self.published:

@@ -16,7 +16,7 @@ from undrift.config.experiment import Data, Experiment
 from undrift.config.sweep import Sweep
 from undrift.core import AllReduce, Federated
 from undrift.data.datasets import PUBLISHED, find
-from undrift.papers.file import Paper, SmallPanel, StandIn, panel_experiment, with_methods
+from undrift.papers.file import Paper, SmallPanel, StandIn, with_methods
 from undrift.papers.quantity import Quantity
 from undrift.runs.build import load_dataset
 
@@ -93,12 +93,9 @@ def plan(
 ) -> list[PanelRun]:
     """Return what is run at a scale, panel by panel; `seeds` is the number of repetitions."""
     require_choice("papers", "--scale", scale, SCALES)
-    if paper.experiment is None:
-        return []
     require(seeds is None or seeds >= 1, "papers", "--seeds >= 1", seeds)
     runs: list[PanelRun] = []
-    for entry in paper.panels:
-        full = panel_experiment(paper.experiment, entry)
+    for entry, full in paper.panel_experiments:
         experiment = full if scale == "full" else _small(paper, entry.name, full)
         if experiment is None:
             continue
@@ -158,10 +155,11 @@ def _rescaled(experiment: Experiment, small: SmallPanel, own: SmallPanel) -> Exp
 def _durable(experiment: Experiment) -> Experiment:
     """Return the experiment with checkpoints, and with validation data if a grid is searched."""
     every = max(1, experiment.training.rounds // CHECKPOINTS)
-    changes: dict[str, Any] = {"engine.checkpoint_every": every, "engine.save_models": False}
+    engine = {"checkpoint_every": every, "save_models": False}
+    update: dict[str, Any] = {"engine": experiment.engine.model_copy(update=engine)}
     if not experiment.sweep.empty:
-        changes["data.validation"] = VALIDATION
-    return experiment.changed(changes)
+        update["data"] = experiment.data.model_copy(update={"validation": VALIDATION})
+    return experiment.model_copy(update=update)
 
 
 def _glance(experiment: Experiment) -> Experiment:

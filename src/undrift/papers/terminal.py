@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -18,17 +19,26 @@ from undrift.papers.compare import ComparedCell, Judged, Ours
 from undrift.papers.estimate import hours
 from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.scales import lack, plan
+from undrift.papers.scales import PanelRun, lack, plan
 from undrift.papers.store import StoredPaper
 
 COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}
 
 
-def listed(entry: PaperEntry) -> dict[str, Any]:
-    """Return what the list says of a paper, as `--json` has it."""
+def listed(entries: Sequence[PaperEntry]) -> list[dict[str, Any]]:
+    """Return what the list says of each paper, as `--json` has it."""
+    known = cache(lack)  # Papers share data sets, which are looked for once.
+    return [_listed(entry, known) for entry in entries]
+
+
+def _listed(entry: PaperEntry, lack_of: Callable[[Data], str | None]) -> dict[str, Any]:
     paper = entry.paper
-    needed = _needs(paper)
-    lacks = {data.name: found for data in needed if (found := lack(data)) is not None}
+    full = plan(paper, "full")
+    small = (
+        [] if paper.small is None else plan(paper, "small", at_hand=lambda d: lack_of(d) is None)
+    )
+    needed = list(dict.fromkeys(run.experiment.data for run in full))
+    lacks = {data.name: found for data in needed if (found := lack_of(data)) is not None}
     return {
         "document": entry.document,
         "item": paper.item,
@@ -40,24 +50,16 @@ def listed(entry: PaperEntry) -> dict[str, Any]:
         "command": paper.command,
         "published": len(paper.cells),
         "claims": len(paper.claims),
-        "hours_full": _hours(paper, "full"),
-        "hours_small": _hours(paper, "small"),
+        "hours_full": _hours(full),
+        "hours_small": _hours(small),
         "data": list(dict.fromkeys(data.name for data in needed)),
         "missing": list(lacks),
         "lacks": lacks,
     }
 
 
-def _needs(paper: Paper) -> list[Data]:
-    """Return the data sections of the panels, each once."""
-    return list(dict.fromkeys(run.experiment.data for run in plan(paper, "full")))
-
-
-def _hours(paper: Paper, scale: str) -> float | None:
+def _hours(runs: Sequence[PanelRun]) -> float | None:
     """Return a rough number of hours on two cores, None if nothing is run."""
-    if paper.experiment is None or (scale == "small" and paper.small is None):
-        return None
-    runs = plan(paper, scale)
     return sum(hours(run.experiment) for run in runs) if runs else None
 
 
