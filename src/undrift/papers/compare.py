@@ -17,12 +17,16 @@ from undrift.results.metrics import spread
 
 @dataclass(frozen=True)
 class Ours:
-    """Holds our value of a cell: a mean over seeds, or the bound that it lies beyond."""
+    """Holds our value of a cell: a mean over seeds, or the bound that it lies beyond.
+
+    Seeds that diverged are counted and not in the mean, unless all of them did.
+    """
 
     value: Value
     deviation: float | None
     seeds: int
     cell: Mapping[str, Any]  # of the grid, empty without one
+    diverged: int = 0  # of the seeds
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,12 @@ class ComparedCell:
     def difference(self) -> float | None:
         """Return ours minus the document's, or None if there is no such number.
 
-        At another round or to another target a difference would say nothing.
+        At another round or to another target a difference would say nothing, and without the seeds
+        that diverged it would flatter ours.
         """
         if self.ours is None or self.ours.value.beyond or self.cell.value.beyond:
+            return None
+        if self.ours.diverged:
             return None
         if self.located is not None:
             return None
@@ -167,13 +174,14 @@ def _mean(
     values = [value for value in found if value is not None]
     if not values:
         return None
-    numbers = [value.number for value in values]
-    beyond = any(value.beyond for value in values)
-    if any(math.isnan(number) for number in numbers):
-        return Ours(Value(math.nan), None, len(values), trials[0].cell)
-    over = spread(numbers)
+    seeds, grid_cell = len(values), trials[0].cell
+    finite = [value for value in values if not math.isnan(value.number)]
+    if not finite:
+        return Ours(Value(math.nan), None, seeds, grid_cell, diverged=seeds)
+    beyond = any(value.beyond for value in finite)
+    over = spread([value.number for value in finite])
     deviation = None if beyond else over.std
-    return Ours(Value(over.mean, beyond), deviation, len(values), trials[0].cell)
+    return Ours(Value(over.mean, beyond), deviation, seeds, grid_cell, seeds - len(finite))
 
 
 def _mean_share(stored: StoredPaper, cell: PublishedCell) -> Ours | None:

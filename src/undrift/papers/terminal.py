@@ -220,7 +220,9 @@ def _cell(row: ComparedCell, *, alone: bool) -> str:
 
 def _ours(ours: Ours, *, percent: bool) -> str:
     deviation = "" if ours.deviation is None else f" ± {ours.deviation:.2g}"
-    return number(ours.value, percent=percent) + deviation
+    part = 0 < ours.diverged < ours.seeds
+    lost = f", {ours.diverged} of {ours.seeds} seeds diverge" if part else ""
+    return number(ours.value, percent=percent) + deviation + lost
 
 
 def number(value: Value, *, percent: bool = False) -> str:
@@ -308,6 +310,7 @@ def _ours_json(ours: Ours | None) -> dict[str, Any] | None:
         "value": ours.value.plain,
         "deviation": ours.deviation,
         "seeds": ours.seeds,
+        "diverged": ours.diverged,
         "cell": dict(ours.cell),
     }
 
