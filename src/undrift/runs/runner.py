@@ -36,7 +36,7 @@ from undrift.runs.folder import (
     read_environment,
     repeat_command,
 )
-from undrift.runs.jobs import Job, jobs, read_choice
+from undrift.runs.jobs import Job, jobs, kind_of, read_choice
 from undrift.runs.partition import PartitionCounts, count_partition
 from undrift.runs.result import ExperimentResult
 from undrift.runs.run_job import Observer, Recorder, has_data_of, new_trial, run_job
@@ -316,13 +316,11 @@ def _check(planned: Sequence[Job]) -> None:
         if scheduled(algorithm):
             for t in range(job.experiment.training.rounds):
                 resolve(algorithm, t)
-        # Jobs that differ in seed or hyper-parameters alone are checked once, because seeds change
-        # nothing but the data, and a method checks its hyper-parameters when it is built.
-        common = job.experiment.model_dump_json(exclude={"methods", "seeds", "title"})
-        wrapper = method.name, method.work, method.accelerate, method.codec, method.error_feedback
-        key = f"{common} {wrapper}"
-        if key not in checked:
-            checked.add(key)
+        # Jobs that differ in seed or numbers alone are checked once, because seeds change nothing
+        # but the data, and a method checks its hyper-parameters when it is built.
+        kind = kind_of(job)
+        if kind not in checked:
+            checked.add(kind)
             check_run(job.experiment, method, job.seed)
 
 
