@@ -10,7 +10,7 @@ import pytest
 from tests.papers.example import example
 from undrift.papers.claims import holds, verdict
 from undrift.papers.compare import ComparedCell, Ours, _row, share
-from undrift.papers.file import Claim, PublishedCell
+from undrift.papers.parts import Claim, PublishedCell
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.store import StoredPaper, StoredTrial
 from undrift.papers.terminal import _cell

@@ -16,7 +16,8 @@ import pytest
 
 from undrift.config.experiment import Experiment, Method
 from undrift.papers import catalogue
-from undrift.papers.file import Panel, Paper, panel_experiment
+from undrift.papers.file import Paper, panel_experiment
+from undrift.papers.parts import Panel
 from undrift.papers.quantity import Value
 from undrift.papers.store import canonical
 

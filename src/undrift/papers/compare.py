@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from undrift.papers.claims import NOT_RUN, Lookup, holds, involved, named, verdict
-from undrift.papers.file import Claim, Paper, PublishedCell
+from undrift.papers.file import Paper
+from undrift.papers.parts import Claim, PublishedCell
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.scales import PanelRun, plan
 from undrift.papers.store import StoredPaper, StoredTrial, canonical

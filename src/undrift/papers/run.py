@@ -23,8 +23,9 @@ from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_e
 from undrift.runs.folder import describe, read_environment
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.jobs import jobs as planned_jobs
+from undrift.runs.options import RunOptions
 from undrift.runs.run_job import Observer, has_data_of
-from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.runner import run_experiment
 from undrift.runs.spelling import Spelling
 
 RESULTS = Path("runs") / "papers"  # below the current folder

@@ -16,7 +16,8 @@ from undrift.config.experiment import Data, Experiment
 from undrift.config.sweep import Sweep
 from undrift.core import AllReduce, Federated
 from undrift.data.datasets import PUBLISHED, find
-from undrift.papers.file import Paper, SmallPanel, StandIn, with_methods
+from undrift.papers.file import Paper, with_methods
+from undrift.papers.parts import SmallPanel, StandIn
 from undrift.papers.quantity import Quantity
 from undrift.runs.build import load_dataset
 
