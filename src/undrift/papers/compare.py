@@ -91,13 +91,11 @@ def _row(paper: Paper, cell: PublishedCell, stored: StoredPaper | None) -> Compa
     if not trials:
         return ComparedCell(cell, None)
     quantity = canonical(cell.quantity, paper, cell.panel)
-    values = _relative(quantity, stored, cell.panel)
-    chosen = _chosen(trials)
-    ours = _mean(chosen, quantity, values)
-    cells = {str(trial.cell) for trial in trials}
-    if len(cells) == 1:
+    base = _relative(quantity, stored, cell.panel)
+    ours = _mean(_chosen(trials), quantity, base)
+    if len(_by_cell(trials)) == 1:
         return ComparedCell(cell, ours)
-    return ComparedCell(cell, ours, _mean(_best_on_test(trials, quantity), quantity, values))
+    return ComparedCell(cell, ours, _mean(_best_on_test(trials, quantity), quantity, base))
 
 
 def _trials(stored: StoredPaper, panel: str, method: str) -> list[StoredTrial]:
@@ -146,16 +144,13 @@ def _relative(quantity: Quantity, stored: StoredPaper | None, panel: str) -> Map
     """
     if quantity.relative_to is None or stored is None:
         return {}
-    base = _chosen(_trials(stored, panel, quantity.relative_to) or [_NOBODY])
-    found = {trial.seed: trial.value(quantity) for trial in base}
+    trials = _trials(stored, panel, quantity.relative_to)
+    found = {trial.seed: trial.value(quantity) for trial in _chosen(trials)} if trials else {}
     return {
         seed: value.number
         for seed, value in found.items()
         if value is not None and not value.beyond and value.number > 0
     }
-
-
-_NOBODY = StoredTrial("", "", -1, "stopped", {})
 
 
 def value_of(trial: StoredTrial, quantity: Quantity, base: Mapping[int, float]) -> Value | None:

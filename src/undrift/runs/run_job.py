@@ -223,7 +223,7 @@ class _JobInProgress:
     def _add(self, record: Record) -> None:
         # The drift comes first, because a checkpoint brings back a record but not its drift.
         if self._drift_log is not None:
-            self._drift_log.add(record)
+            self._drift_log.add()
         self._journal.add(record)
         self._trackers.add(record)
         self._observer.add(self._job, record)
