@@ -259,14 +259,19 @@ def check(transport: TimedTransport, v: Tensor) -> None:
 
 
 def measure(link: str, workers: int, coordinates: int, repeat: int) -> list[Row]:
+    argv = ["-m", "benchmarks.wire", "--worker"]
+    argv += ["--coordinates", str(coordinates), "--repeat", str(repeat)]
+    return rows_over(link, workers, argv)
+
+
+def rows_over(link: str, processes: int, argv: Sequence[str]) -> list[Row]:
+    """Return the rows that the first of several processes prints, which one link joins."""
     with ExitStack() as stack:
         if link == "loopback":
-            world = [this_machine()] * workers
+            world = [this_machine()] * processes
         else:
-            world = stack.enter_context(hosts(workers, rate=link))
-        argv = ["-m", "benchmarks.wire", "--worker"]
-        argv += ["--coordinates", str(coordinates), "--repeat", str(repeat)]
-        rows: list[Row] = json.loads(launch(world, argv, timeout=3600)[0])
+            world = stack.enter_context(hosts(processes, rate=link))
+        rows: list[Row] = json.loads(launch(world, list(argv), timeout=3600)[0])
     bandwidth = None if link == "loopback" else bits_per_second(link)
     return [{**row, "link": link, "bandwidth": bandwidth} for row in rows]
 

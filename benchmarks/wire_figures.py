@@ -28,7 +28,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from benchmarks.network import bits_per_second, hosts, launch, this_machine
 from benchmarks.wire import (
     Clock,
     Row,
     TimedMerge,
     TimedTransport,
     over_workers,
+    rows_over,
     timed,
     training_step,
 )
@@ -317,17 +317,9 @@ def check(worker: Worker, routes: Sequence[str]) -> None:
 
 def measure(link: str, figure: str, options: argparse.Namespace) -> list[Row]:
     """Return the rows of one link; the parameter server is one more process."""
-    processes = options.workers + 1
-    with ExitStack() as stack:
-        if link == "loopback":
-            world = [this_machine()] * processes
-        else:
-            world = stack.enter_context(hosts(processes, rate=link))
-        argv = ["-m", "benchmarks.wire_figures", "--figure", figure, "--code", options.code]
-        argv += ["--coordinates", str(options.coordinates), "--repeat", str(options.repeat)]
-        rows: list[Row] = json.loads(launch(world, argv, timeout=3600)[0])
-    bandwidth = None if link == "loopback" else bits_per_second(link)
-    return [{**row, "link": link, "bandwidth": bandwidth} for row in rows]
+    argv = ["-m", "benchmarks.wire_figures", "--figure", figure, "--code", options.code]
+    argv += ["--coordinates", str(options.coordinates), "--repeat", str(options.repeat)]
+    return rows_over(link, options.workers + 1, argv)
 
 
 def report(rows: Sequence[Row]) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from tests.papers.example import example
 from undrift.papers.claims import holds, verdict
-from undrift.papers.compare import _row, share
-from undrift.papers.file import Claim, PublishedCell
+from undrift.papers.compare import ComparedCell, Ours, _row, share
+from undrift.papers.parts import Claim, PublishedCell
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.store import StoredPaper, StoredTrial
+from undrift.papers.terminal import _cell
 
 VALUES = {
     ("iid", "FedAvg"): 80.0,
@@ -141,6 +142,30 @@ def stored(rounds: dict[str, float | str]) -> StoredPaper:
 def test_share(rounds: dict[str, float | str], expected: float | None) -> None:
     value = share(stored(rounds), "Pi", "FedAvg", Quantity("share", 50, 0.6), 0)
     assert (None if value is None else value.number) == expected
+
+
+def test_a_mean_counts_the_seeds_that_diverged_and_leaves_them_out() -> None:
+    """A single seed that diverged neither hides the others nor is hidden by them."""
+
+    def row(*values: float | str) -> ComparedCell:
+        trials = [
+            StoredTrial("iid", "FedAvg", seed, "finished", {"accuracy": value})
+            for seed, value in enumerate(values)
+        ]
+        cell = PublishedCell(Quantity("accuracy"), "iid", "FedAvg", Value(80), None, False, "")
+        kept = StoredPaper("x/y", "Table 1", "full", "", "", "", [], trials)
+        return _row(example(), cell, kept)
+
+    part = row(81.0, "diverges", 83.0)
+    assert part.ours == Ours(Value(82.0), pytest.approx(2**0.5), 3, {}, diverged=1)
+    assert part.difference is None
+    assert _cell(part, alone=False) == "80.00 / 82.00 ± 1.4, 1 of 3 seeds diverge"
+    nobody = row("diverges", "diverges")
+    assert nobody.ours is not None
+    assert nobody.ours.diverged == 2
+    assert _cell(nobody, alone=False) == "80.00 / diverges"
+    everybody = row(81.0, 83.0)
+    assert everybody.difference == pytest.approx(2.0)
 
 
 def relative(base: float | str) -> Value | None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.papers.example import TEXT, shipped
 from tests.support.commands import undrift
+from undrift.data import load
 from undrift.papers import catalogue, compare
 from undrift.papers.find import find_results
 from undrift.papers.run import results_folder, run_paper
-from undrift.papers.store import read_stored
+from undrift.papers.scales import WHOLE, plan
+from undrift.papers.store import read_stored, stored_panel
 from undrift.results.metrics import ema
+from undrift.results.trial import Trial
+from undrift.runs import build
 from undrift.runs.folder import read
 
 __all__ = ["shipped"]
@@ -56,6 +62,56 @@ def test_a_second_start_keeps_what_is_finished_and_adds_seeds(shipped: Path) -> 
     again = run_paper(entry, "small")
     assert again.trials == stored.trials  # Fewer seeds lose nothing.
     assert again.planned == len(again.trials)
+
+
+def halve_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave half of the training samples of digits on this machine."""
+    whole = load("digits")
+    half = tuple(each[: len(each) // 2] for each in whole.stored_train)
+    smaller = replace(whole, stored_train=half)
+    monkeypatch.setattr("undrift.runs.build.load", lambda name, folder: smaller)
+    build.load_dataset.cache_clear()
+    build.build_clients.cache_clear()
+
+
+@pytest.fixture
+def whole_data_again() -> Iterator[None]:
+    yield
+    build.load_dataset.cache_clear()
+    build.build_clients.cache_clear()
+
+
+@pytest.mark.usefixtures("whole_data_again")
+def test_results_of_another_part_of_the_data_are_refused(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = catalogue.find("fedacg/table9")
+    whole = run_paper(entry, "small")
+    assert {panel.samples for panel in whole.panels} == {1438}
+    halve_the_data(monkeypatch)
+    with pytest.raises(ValueError, match="1,438 training and 359 test samples, got 719 training"):
+        run_paper(entry, "small")
+    half = run_paper(entry, "small", force=True)
+    assert {panel.samples for panel in half.panels} == {719}
+    assert half.trials != whole.trials
+
+
+@pytest.mark.usefixtures("whole_data_again")
+def test_a_part_of_the_data_is_judged_by_what_the_trials_had(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later they are complete, or another part is there; results of before say what they had."""
+    monkeypatch.setitem(WHOLE, "digits", 1438)
+    entry = catalogue.find("fedacg/table9")
+    (run, _) = plan(entry.paper, "full")
+    trial = Trial("FedAvg", "FedAvg", {}, 0, 4, facts={"data": {"train": 719, "test": 359}})
+    part = stored_panel(run, [trial])
+    assert (part.same, part.stand_in) == (False, "719 of 1,438 training samples were at hand")
+    halve_the_data(monkeypatch)
+    complete = replace(trial, facts={"data": {"train": 1438, "test": 359}})
+    assert stored_panel(run, [complete]).same
+    assert not stored_panel(run, [complete, trial]).same
+    assert not stored_panel(run, [replace(trial, facts={})]).same  # what is here now
 
 
 def test_seeds_are_added_to_a_panel_with_a_single_method(shipped: Path) -> None:
@@ -141,9 +197,9 @@ def test_the_package_s_own_results_are_shown_where_the_user_has_none(shipped: Pa
 def test_list_and_show_as_json(
     shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, _ = undrift(capsys, monkeypatch, "papers", "list", "--json")
+    code, out, err = undrift(capsys, monkeypatch, "papers", "list", "--json")
     (listed,) = json.loads(out)
-    assert code == 0
+    assert (code, err) == (0, "")
     expected = {"document": "fedacg", "item": "Table 9", "file": "fedacg/table9.toml"}
     assert {name: listed[name] for name in expected} == expected
     assert listed["published"] == 7
@@ -192,6 +248,36 @@ def test_missing_data_are_refused_before_any_work(
     assert "needs celeba, which is not on this machine" in " ".join(err.split())
     assert "$UNDRIFT_DATA/celeba" in " ".join(err.split())
     assert not Path("runs").exists()
+
+
+def test_too_few_natural_clients_are_told_apart_from_no_data(
+    shipped: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    natural = '"data.name" = "femnist", "data.partition" = "natural", "data.clients" = 3'
+    text = TEXT.replace('"data.partition" = "iid"', natural)
+    shipped.write_text(text, encoding="utf-8")
+    catalogue._read.cache_clear()
+    users = {name: {"x": [[0.5] * 784], "y": [1]} for name in ("ann", "bob")}
+    content = json.dumps({"users": [*users], "num_samples": [1, 1], "user_data": users})
+    for part in ("train", "test"):
+        (tmp_path / "femnist" / part).mkdir(parents=True)
+        (tmp_path / "femnist" / part / "all.json").write_text(content)
+    monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path))
+    build.load_dataset.cache_clear()
+    code, _, err = undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9", "--scale", "full")
+    assert code == 2
+    place = (tmp_path / "femnist").resolve()
+    told = f"needs 3 natural clients of femnist, got 2 in {place}; make $UNDRIFT_DATA/femnist and"
+    assert told.replace(" ", "") in "".join(err.split())  # lines may break within a path
+    (listed,) = json.loads(undrift(capsys, monkeypatch, "papers", "list", "--json")[1])
+    assert listed["missing"] == ["femnist"]
+    assert listed["lacks"] == {"femnist": "2 of 3 natural clients here"}
+    _, out, _ = undrift(capsys, monkeypatch, "papers", "list")
+    assert "femnist (2 of 3 natural clients here)" in " ".join(out.replace("│", " ").split())
+    build.load_dataset.cache_clear()
 
 
 def test_a_damaged_file_of_results_is_named(shipped: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_stand_in_is_taken_where_data_are_missing_and_never_at_full_scale() ->
 
 
 def _stand_in() -> object:
-    from undrift.papers.file import StandIn
+    from undrift.papers.parts import StandIn
 
     return {"cifar100": StandIn(name="digits", why="It is at hand.")}
 

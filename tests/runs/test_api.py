@@ -177,6 +177,20 @@ def test_an_interrupted_experiment_goes_on(tmp_path: Path) -> None:
     assert result.environment["command"] is None
 
 
+def test_an_experiment_does_not_go_on_with_another_part_of_the_data(tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    (trial,) = ud.run(SINGLE, out=out).trials
+    assert trial.facts["data"] == {"train": 1438, "test": 359}
+    description = json.loads((out / "records.json").read_text())
+    description["facts"]["data"]["train"] = 2000
+    (out / "records.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=r"needs the data that records was run with, 2,000 .*got"):
+        ud.run(resume=out)
+    del description["facts"]["data"]  # as it was written before there were such counts
+    (out / "records.json").write_text(json.dumps(description))
+    assert ud.run(resume=out).trials[0].ended
+
+
 def test_a_divergence_is_a_result(tmp_path: Path) -> None:
     wild = {**SINGLE, "methods": [{"name": "fedavg", "lr": 1e38}]}
     (trial,) = ud.run(wild, out=tmp_path / "x").trials

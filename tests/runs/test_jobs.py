@@ -22,8 +22,9 @@ from undrift.results.filenames import SEARCH
 from undrift.results.trial import Trial
 from undrift.runs import folder
 from undrift.runs.jobs import ONLY_JOB, Choice, JobPlanner, cells, jobs, read_choice, sweep_axes
+from undrift.runs.options import RunOptions
 from undrift.runs.result import ExperimentResult
-from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.runner import run_experiment
 
 SMALL: dict[str, Any] = {
     "data": {"clients": 3, "partition": "iid", "test_samples": 50},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +15,13 @@ from typing import Any
 import pytest
 
 import undrift as ud
-from undrift.config.experiment import Experiment
+from undrift.config.experiment import Experiment, Method
+from undrift.results.trial import RecordingError
+from undrift.runs import side_by_side
+from undrift.runs.build import build_run
 from undrift.runs.folder import read
+from undrift.runs.jobs import jobs
+from undrift.runs.run_job import Recorder
 
 SETTINGS: dict[str, Any] = {
     "seeds": [0, 1],
@@ -57,6 +64,63 @@ def test_an_error_of_a_job_is_raised(tmp_path: Path) -> None:
     (folder / "fedprox-seed0.jsonl").mkdir()
     with pytest.raises(ud.errors.UndriftError, match="could not be written"):
         ud.run(resume=folder, jobs=2)
+
+
+def test_an_execution_is_chosen_once_for_jobs_that_differ_in_numbers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[tuple[str, Any]] = []
+
+    def build(experiment: Experiment, method: Method, seed: int, **options: Any) -> Any:
+        built.append((method.name, method.settings.get("rule", "sgd")))
+        return build_run(experiment, method, seed, **options)
+
+    monkeypatch.setattr(side_by_side, "build_run", build)
+    settings = {
+        **SETTINGS,
+        "sweep": {
+            "grid": {
+                "method.lr": [0.1, 0.2, "exponential(0.1, 0.99)"],
+                "fedavg.rule": ["sgd", "adam"],
+            }
+        },
+    }
+    planned = jobs(Experiment.of(settings))
+    recorder = Recorder(tmp_path)
+    found = list(side_by_side._executions(planned, recorder, 1, {}))
+    assert len(found) == len(planned) == 18
+    assert sorted(built) == [("fedavg", "adam"), ("fedavg", "sgd"), ("scaffold", "sgd")]
+
+
+class OfTwo(Exception):
+    """An error that cannot be read back from its own text."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ValueError("lr needs"), ValueError, "^lr needs$"),
+        (RecordingError("x could not be written"), ud.errors.UndriftError, "^x could"),
+        (OfTwo("a", "b"), RuntimeError, r"(?s)A job failed:.*in fail.*OfTwo: a b"),
+    ],
+)
+def test_an_error_of_any_kind_reaches_another_process(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        fail()
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        theirs.send(side_by_side._sendable(caught.value))
+        received = ours.recv()
+    assert type(received) is kind
+    assert re.search(text, str(received))
 
 
 @pytest.mark.parametrize(

@@ -36,16 +36,17 @@ def list_papers(
 ) -> None:
     """List every table and figure: what it is, how long it takes, what it needs."""
     from undrift.check import require_choice
-    from undrift.papers import catalogue, terminal
+    from undrift.papers import catalogue, listing
     from undrift.report.terminal import wide_console
 
     if document is not None:
         require_choice("papers list", "the document", document, catalogue.DOCUMENTS)
     found = [e for e in catalogue.entries() if document in (None, e.document)]
-    papers = [terminal.listed(entry) for entry in found]
-    terminal.print_list(papers, wide_console(stderr=as_json))
+    papers = listing.listed(found)
     if as_json:
         print(json.dumps(papers))
+    else:
+        listing.print_list(papers, wide_console())
 
 
 @papers_app.command("run")

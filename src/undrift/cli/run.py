@@ -132,7 +132,8 @@ def run_and_print(experiment: "Experiment", name: str, output: Output, **options
     """
     from undrift.cli.progress import ProgressBar
     from undrift.report.terminal import print_results
-    from undrift.runs.runner import RunOptions, run_experiment
+    from undrift.runs.options import RunOptions
+    from undrift.runs.runner import run_experiment
     from undrift.runs.spelling import FLAGS
 
     def start_processes(folder: Path, experiment: "Experiment") -> NoReturn:

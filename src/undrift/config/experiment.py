@@ -59,8 +59,10 @@ class Experiment(Part):
         remedy = "give them labels, such as label = 'FedAvg, 5 epochs'"
         require(twice is None, "methods", "different names", twice, remedy)
         self._check_families()
-        for path in self.sweep.paths:
-            self._places(path, self.values())
+        if not self.sweep.empty:
+            values = self.values()
+            for path in self.sweep.paths:
+                self._places(path, values)
         return self
 
     def _check_families(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from undrift import models
@@ -27,6 +28,7 @@ def _deadline(seconds: float, epochs: float | None = None) -> Work:
     return Deadline(seconds, None if epochs is None else Epochs(epochs))
 
 
+@lru_cache(maxsize=256)  # An experiment asks for the same text once for every method and cell.
 def parse_work(text: str) -> Work:
     """Return the local work of a text such as `steps:10`, `epochs:5` or `deadline:60:5`."""
     makers: dict[str, tuple[Callable[..., Work], Callable[[str], Any]]] = {

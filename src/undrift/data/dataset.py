@@ -75,6 +75,11 @@ class Dataset:
         """Return the shape of one sample, without the batch axis."""
         return tuple(self.stored_train[0].shape[1:])
 
+    @property
+    def natural_clients(self) -> int | None:
+        """Return the number of natural clients, such as writers; None if samples have no owner."""
+        return None if self.client_ids is None else len(np.unique(self.client_ids))
+
     def _plain(self, stored: Pair) -> Pair:
         """Return inputs as the model's types, without normalisation or augmentation."""
         inputs, targets = stored
@@ -153,11 +158,8 @@ class Dataset:
         return inputs[index], targets[index]
 
     def __repr__(self) -> str:
-        natural = (
-            f", {len(np.unique(self.client_ids))} natural clients"
-            if self.client_ids is not None
-            else ""
-        )
+        owners = self.natural_clients
+        natural = "" if owners is None else f", {owners} natural clients"
         return (
             f"Dataset({self.name}: {len(self.stored_train[1])} training and "
             f"{len(self.stored_test[1])} test samples of shape {self.shape}, "

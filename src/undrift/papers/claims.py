@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from undrift.papers.file import Claim, Paper
+from undrift.papers.file import Paper
+from undrift.papers.parts import Claim
 from undrift.papers.quantity import Value, lead
 
 Lookup = Callable[[str, str], Value | None]  # panel and method -> value

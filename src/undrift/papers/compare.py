@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from undrift.papers.claims import NOT_RUN, Lookup, holds, involved, named, verdict
-from undrift.papers.file import Claim, Paper, PublishedCell
+from undrift.papers.file import Paper
+from undrift.papers.parts import Claim, PublishedCell
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.scales import PanelRun, plan
 from undrift.papers.store import StoredPaper, StoredTrial, canonical
@@ -17,12 +18,16 @@ from undrift.results.metrics import spread
 
 @dataclass(frozen=True)
 class Ours:
-    """Holds our value of a cell: a mean over seeds, or the bound that it lies beyond."""
+    """Holds our value of a cell: a mean over seeds, or the bound that it lies beyond.
+
+    Seeds that diverged are counted and not in the mean, unless all of them did.
+    """
 
     value: Value
     deviation: float | None
     seeds: int
     cell: Mapping[str, Any]  # of the grid, empty without one
+    diverged: int = 0  # of the seeds
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,12 @@ class ComparedCell:
     def difference(self) -> float | None:
         """Return ours minus the document's, or None if there is no such number.
 
-        At another round or to another target a difference would say nothing.
+        At another round or to another target a difference would say nothing, and without the seeds
+        that diverged it would flatter ours.
         """
         if self.ours is None or self.ours.value.beyond or self.cell.value.beyond:
+            return None
+        if self.ours.diverged:
             return None
         if self.located is not None:
             return None
@@ -83,13 +91,11 @@ def _row(paper: Paper, cell: PublishedCell, stored: StoredPaper | None) -> Compa
     if not trials:
         return ComparedCell(cell, None)
     quantity = canonical(cell.quantity, paper, cell.panel)
-    values = _relative(quantity, stored, cell.panel)
-    chosen = _chosen(trials)
-    ours = _mean(chosen, quantity, values)
-    cells = {str(trial.cell) for trial in trials}
-    if len(cells) == 1:
+    base = _relative(quantity, stored, cell.panel)
+    ours = _mean(_chosen(trials), quantity, base)
+    if len(_by_cell(trials)) == 1:
         return ComparedCell(cell, ours)
-    return ComparedCell(cell, ours, _mean(_best_on_test(trials, quantity), quantity, values))
+    return ComparedCell(cell, ours, _mean(_best_on_test(trials, quantity), quantity, base))
 
 
 def _trials(stored: StoredPaper, panel: str, method: str) -> list[StoredTrial]:
@@ -138,16 +144,13 @@ def _relative(quantity: Quantity, stored: StoredPaper | None, panel: str) -> Map
     """
     if quantity.relative_to is None or stored is None:
         return {}
-    base = _chosen(_trials(stored, panel, quantity.relative_to) or [_NOBODY])
-    found = {trial.seed: trial.value(quantity) for trial in base}
+    trials = _trials(stored, panel, quantity.relative_to)
+    found = {trial.seed: trial.value(quantity) for trial in _chosen(trials)} if trials else {}
     return {
         seed: value.number
         for seed, value in found.items()
         if value is not None and not value.beyond and value.number > 0
     }
-
-
-_NOBODY = StoredTrial("", "", -1, "stopped", {})
 
 
 def value_of(trial: StoredTrial, quantity: Quantity, base: Mapping[int, float]) -> Value | None:
@@ -167,13 +170,14 @@ def _mean(
     values = [value for value in found if value is not None]
     if not values:
         return None
-    numbers = [value.number for value in values]
-    beyond = any(value.beyond for value in values)
-    if any(math.isnan(number) for number in numbers):
-        return Ours(Value(math.nan), None, len(values), trials[0].cell)
-    over = spread(numbers)
+    seeds, grid_cell = len(values), trials[0].cell
+    finite = [value for value in values if not math.isnan(value.number)]
+    if not finite:
+        return Ours(Value(math.nan), None, seeds, grid_cell, diverged=seeds)
+    beyond = any(value.beyond for value in finite)
+    over = spread([value.number for value in finite])
     deviation = None if beyond else over.std
-    return Ours(Value(over.mean, beyond), deviation, len(values), trials[0].cell)
+    return Ours(Value(over.mean, beyond), deviation, seeds, grid_cell, seeds - len(finite))
 
 
 def _mean_share(stored: StoredPaper, cell: PublishedCell) -> Ours | None:

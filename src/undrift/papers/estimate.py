@@ -43,7 +43,7 @@ SAMPLES = {  # training and test samples of the data sets
     "celeba": (180000, 20000),
     "shakespeare": (3391987, 771051),
     "imdb": (25000, 25000),
-    "digits": (1437, 360),
+    "digits": (1438, 359),
 }
 WIDER = {"tiny-imagenet": 4.0}  # times the pixels of CIFAR's images
 FORWARD = 1 / 3  # of a gradient's time

@@ -11,18 +11,21 @@ from pathlib import Path
 
 from undrift import __version__
 from undrift.config.experiment import Experiment
+from undrift.data.datasets import PUBLISHED, find
+from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.scales import PanelRun, is_at_hand, plan
 from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
 from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
-from undrift.runs.build import resolve_experiment
+from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_experiment
 from undrift.runs.folder import describe, read_environment
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.jobs import jobs as planned_jobs
-from undrift.runs.run_job import Observer
-from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.options import RunOptions
+from undrift.runs.run_job import Observer, has_data_of
+from undrift.runs.runner import run_experiment
 from undrift.runs.spelling import Spelling
 
 RESULTS = Path("runs") / "papers"  # below the current folder
@@ -95,10 +98,14 @@ def _with_earlier_seeds(run: PanelRun, folder: Path) -> PanelRun:
 
 def _ended_trials(place: Path) -> Sequence[Trial]:
     """Return what an earlier start has finished."""
-    planned = [
-        read_trial(place, job.name) for job in planned_jobs(Experiment.read(place / EXPERIMENT))
-    ]
-    return [trial for trial in planned if trial is not None and trial.ended]
+    written = _written_trials(place, Experiment.read(place / EXPERIMENT))
+    return [trial for _, trial in written if trial.ended]
+
+
+def _written_trials(place: Path, experiment: Experiment) -> list[tuple[Job, Trial]]:
+    """Return the jobs of a folder that were started, each with its trial."""
+    found = [(job, read_trial(place, job.name)) for job in planned_jobs(experiment)]
+    return [(job, trial) for job, trial in found if trial is not None]
 
 
 def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun]:
@@ -124,24 +131,25 @@ def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun
 
 
 def _require_data(run: PanelRun) -> None:
-    """Raise if the data of a panel are not here and cannot be downloaded."""
-    from undrift.data.datasets import PUBLISHED
-    from undrift.data.remotes import BY_HAND, REMOTES
-
+    """Raise if the data of a panel are not here, or too few, and cannot be downloaded."""
     data = run.experiment.data
     name = data.name
-    if data.folder is None and not is_at_hand(data) and name not in REMOTES:
-        place = PUBLISHED[name].folders[0]
-        raise ValueError(
-            f"The panel {run.panel!r} needs {name}, which is not on this machine: {BY_HAND[name]} "
-            f"Put it into $UNDRIFT_DATA/{place}."
-        )
+    if data.folder is not None or name in REMOTES or is_at_hand(data):
+        return
+    found, place = find(name), f"$UNDRIFT_DATA/{PUBLISHED[name].folders[0]}"
+    if found is None:
+        needs = f"needs {name}, which is not on this machine"
+    else:
+        have = load_dataset(name, None).natural_clients or 0
+        needs = f"needs {data.clients:,} natural clients of {name}, got {have:,} in {found}"
+    raise ValueError(f"The panel {run.panel!r} {needs}; make {place} and {BY_HAND[name]}")
 
 
 def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
     """Return whether a folder holds this experiment, and give it the seeds of this start.
 
-    With `force` the results of another experiment are replaced; they are refused without it.
+    With `force` the results of another experiment, or of another part of a data set, are replaced;
+    they are refused without it.
     """
     if not (place / EXPERIMENT).is_file() or not (place / ENVIRONMENT).is_file():
         return False
@@ -152,6 +160,17 @@ def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
         raise ValueError(
             f"papers run needs a folder of this version of the file, got {str(place)!r} with "
             "another's results; replace them with --force, or choose another --out."
+        )
+    others = [(j, t) for j, t in _written_trials(place, earlier) if not has_data_of(t, j)]
+    if others:
+        if force:
+            return False
+        job, trial = others[0]
+        data = job.experiment.data
+        raise ValueError(
+            f"papers run needs the part of {data.name} that {str(place)!r} was made with, "
+            f"{counts_text(trial.facts['data'])}, got {counts_text(data_counts(data))}; restore "
+            "the data, replace the results with --force, or choose another --out."
         )
     if earlier.seeds != new.seeds:
         _rename_only_trial(place, planned_jobs(earlier), planned_jobs(new))

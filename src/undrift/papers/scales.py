@@ -16,7 +16,8 @@ from undrift.config.experiment import Data, Experiment
 from undrift.config.sweep import Sweep
 from undrift.core import AllReduce, Federated
 from undrift.data.datasets import PUBLISHED, find
-from undrift.papers.file import Paper, SmallPanel, StandIn, panel_experiment, with_methods
+from undrift.papers.file import Paper, with_methods
+from undrift.papers.parts import SmallPanel, StandIn
 from undrift.papers.quantity import Quantity
 from undrift.runs.build import load_dataset
 
@@ -59,25 +60,30 @@ class PanelRun:
         return replace(quantity, at=at, target=target)
 
 
+def lack(data: Data) -> str | None:
+    """Return what is wrong with a data set on this machine, or None if it can be used.
+
+    It is not here, or it has fewer natural clients than are asked for.
+    """
+    if data.name not in PUBLISHED:
+        return None
+    if find(data.name, data.folder) is None:
+        return "not here"
+    if data.partition != "natural" or data.clients is None:
+        return None
+    have = load_dataset(data.name, data.folder).natural_clients or 0
+    return None if have >= data.clients else f"{have:,} of {data.clients:,} natural clients here"
+
+
 def is_at_hand(data: Data) -> bool:
     """Return whether a data set is on this machine, with as many natural clients as asked for."""
-    if data.name not in PUBLISHED:
-        return True
-    if find(data.name, data.folder) is None:
-        return False
-    if data.partition != "natural" or data.clients is None:
-        return True
-    owners = load_dataset(data.name, data.folder).client_ids
-    return owners is not None and len(set(owners.tolist())) >= data.clients
+    return lack(data) is None
 
 
-def part_at_hand(data: Data) -> str | None:
-    """Return a sentence if only a part of a data set is on this machine."""
-    whole = WHOLE.get(data.name)
-    if whole is None:
-        return None
-    have = len(load_dataset(data.name, data.folder).stored_train[1])
-    return None if have >= whole else f"{have:,} of {whole:,} training samples are at hand"
+def part(name: str, samples: int) -> str | None:
+    """Return a sentence if so many training samples are only a part of a data set."""
+    whole = WHOLE.get(name, 0)
+    return None if samples >= whole else f"{samples:,} of {whole:,} training samples were at hand"
 
 
 def plan(
@@ -88,12 +94,9 @@ def plan(
 ) -> list[PanelRun]:
     """Return what is run at a scale, panel by panel; `seeds` is the number of repetitions."""
     require_choice("papers", "--scale", scale, SCALES)
-    if paper.experiment is None:
-        return []
     require(seeds is None or seeds >= 1, "papers", "--seeds >= 1", seeds)
     runs: list[PanelRun] = []
-    for entry in paper.panels:
-        full = panel_experiment(paper.experiment, entry)
+    for entry, full in paper.panel_experiments:
         experiment = full if scale == "full" else _small(paper, entry.name, full)
         if experiment is None:
             continue
@@ -153,10 +156,11 @@ def _rescaled(experiment: Experiment, small: SmallPanel, own: SmallPanel) -> Exp
 def _durable(experiment: Experiment) -> Experiment:
     """Return the experiment with checkpoints, and with validation data if a grid is searched."""
     every = max(1, experiment.training.rounds // CHECKPOINTS)
-    changes: dict[str, Any] = {"engine.checkpoint_every": every, "engine.save_models": False}
+    engine = {"checkpoint_every": every, "save_models": False}
+    update: dict[str, Any] = {"engine": experiment.engine.model_copy(update=engine)}
     if not experiment.sweep.empty:
-        changes["data.validation"] = VALIDATION
-    return experiment.changed(changes)
+        update["data"] = experiment.data.model_copy(update={"validation": VALIDATION})
+    return experiment.model_copy(update=update)
 
 
 def _glance(experiment: Experiment) -> Experiment:

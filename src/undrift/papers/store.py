@@ -9,14 +9,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from undrift.config.experiment import Data
 from undrift.errors import UndriftError
 from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.measure import measure
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.scales import PanelRun, part_at_hand
+from undrift.papers.scales import PanelRun, part
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.results.trial import Trial, write_result
+from undrift.runs.build import data_counts
 
 SHIPPED = "results"  # the folder beside a document's files that holds results of ours
 _VERSION = 1
@@ -51,6 +53,7 @@ class StoredPanel:
     same: bool  # whether data, network and rounds are the document's
     stand_in: str | None = None  # why other data were taken
     seconds: float = 0.0  # of all its trials
+    samples: int | None = None  # training samples that were there; None in older files
 
 
 @dataclass(frozen=True)
@@ -158,17 +161,29 @@ def stored_trials(paper: Paper, run: PanelRun, trials: Iterable[Trial]) -> list[
 
 
 def stored_panel(run: PanelRun, trials: Sequence[Trial]) -> StoredPanel:
-    """Return how a panel was run."""
-    part = part_at_hand(run.experiment.data)
+    """Return how a panel was run, with the data that its trials had and not those of now."""
+    data = run.experiment.data
+    samples = _training_samples(data, trials)
+    lacking = part(data.name, samples)
     return StoredPanel(
         run.panel,
-        run.experiment.data.name,
+        data.name,
         run.experiment.model.text,
         run.experiment.training.rounds,
-        run.same and part is None,
-        part if run.stand_in is None else run.stand_in.why,
+        run.same and lacking is None,
+        lacking if run.stand_in is None else run.stand_in.why,
         sum(trial.total("seconds") for trial in trials),
+        samples,
     )
+
+
+def _training_samples(data: Data, trials: Sequence[Trial]) -> int:
+    """Return the training samples of the data set when the trials were run.
+
+    Trials that were written without this number are taken to have had what is here now.
+    """
+    recorded = [int(t.facts["data"]["train"]) for t in trials if "data" in t.facts]
+    return min(recorded) if recorded else data_counts(data)["train"]
 
 
 def read_stored(path: Path) -> StoredPaper:

@@ -1,4 +1,4 @@
-"""`undrift papers` prints here: the list of papers, and a document's numbers beside ours."""
+"""`undrift papers show`: a document's numbers and claims beside ours, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -11,96 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from undrift.data.datasets import PUBLISHED, find
-from undrift.papers.catalogue import DOCUMENTS, PaperEntry
+from undrift.papers.catalogue import PaperEntry
 from undrift.papers.claims import CONTRADICTED, NOT_RUN, SHOWN, UNDECIDED
 from undrift.papers.compare import ComparedCell, Judged, Ours
-from undrift.papers.estimate import hours
 from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity, Value
-from undrift.papers.scales import plan
 from undrift.papers.store import StoredPaper
 
 COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}
-
-
-def listed(entry: PaperEntry) -> dict[str, Any]:
-    """Return what the list says of a paper, as `--json` has it."""
-    paper = entry.paper
-    needed = _needs(paper)
-    return {
-        "document": entry.document,
-        "item": paper.item,
-        "name": entry.name,
-        "file": f"{entry.name}.toml",
-        "what": paper.what,
-        "kind": paper.kind,
-        "why": paper.why,
-        "command": paper.command,
-        "published": len(paper.cells),
-        "claims": len(paper.claims),
-        "hours_full": _hours(paper, "full"),
-        "hours_small": _hours(paper, "small"),
-        "data": needed,
-        "missing": [name for name in needed if name in PUBLISHED and find(name) is None],
-    }
-
-
-def _needs(paper: Paper) -> list[str]:
-    if paper.experiment is None:
-        return []
-    usual = paper.experiment.data.name
-    return list(dict.fromkeys(panel.set.get("data.name", usual) for panel in paper.panels))
-
-
-def _hours(paper: Paper, scale: str) -> float | None:
-    """Return a rough number of hours on two cores, None if nothing is run."""
-    if paper.experiment is None or (scale == "small" and paper.small is None):
-        return None
-    runs = plan(paper, scale)
-    return sum(hours(run.experiment) for run in runs) if runs else None
-
-
-def print_list(papers: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print the papers as a table, document by document."""
-    table = Table(title="Tables and figures of the documents")
-    for head in ("name", "item", "what"):
-        table.add_column(head, no_wrap=head == "name")
-    for head in ("cells", "claims", "full", "small"):
-        table.add_column(head, justify="right")
-    table.add_column("needs")
-    for document in DOCUMENTS:
-        for paper in papers:
-            if paper["document"] == document:
-                table.add_row(*_list_row(paper))
-        table.add_section()
-    console.print(table)
-    console.print(
-        "full, small: rough time on two cores, one seed. Run with undrift papers run NAME --scale "
-        "small, see undrift papers show NAME.",
-        style="dim",
-    )
-
-
-def _list_row(paper: dict[str, Any]) -> list[str]:
-    needs = ", ".join(
-        f"{name} (not here)" if name in paper["missing"] else name for name in paper["data"]
-    )
-    if paper["kind"] != "experiment":
-        needs = paper["command"] or "cannot be run"
-    counts = str(paper["published"]), str(paper["claims"])
-    times = duration(paper["hours_full"]), duration(paper["hours_small"])
-    return [paper["name"], paper["item"], escape(paper["what"]), *counts, *times, escape(needs)]
-
-
-def duration(hours: float | None) -> str:
-    """Return a rough time in its largest unit."""
-    if hours is None:
-        return "-"
-    for unit, length in (("d", 24.0), ("h", 1.0), ("min", 1 / 60)):
-        if hours >= 1.5 * length:
-            return f"{hours / length:.0f} {unit}"
-    return "1 min"
 
 
 def print_paper(
@@ -219,7 +137,9 @@ def _cell(row: ComparedCell, *, alone: bool) -> str:
 
 def _ours(ours: Ours, *, percent: bool) -> str:
     deviation = "" if ours.deviation is None else f" ± {ours.deviation:.2g}"
-    return number(ours.value, percent=percent) + deviation
+    part = 0 < ours.diverged < ours.seeds
+    lost = f", {ours.diverged} of {ours.seeds} seeds diverge" if part else ""
+    return number(ours.value, percent=percent) + deviation + lost
 
 
 def number(value: Value, *, percent: bool = False) -> str:
@@ -307,6 +227,7 @@ def _ours_json(ours: Ours | None) -> dict[str, Any] | None:
         "value": ours.value.plain,
         "deviation": ours.deviation,
         "seeds": ours.seeds,
+        "diverged": ours.diverged,
         "cell": dict(ours.cell),
     }
 

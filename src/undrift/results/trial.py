@@ -44,7 +44,7 @@ class Trial:
     totals: Totals | None = None  # of all rounds; None stands for the sums of the records
     model_sha256: str | None = None
     damaged: int = 0  # lines of the records' file that could not be read
-    facts: Mapping[str, Any] = field(default_factory=dict)  # mode and its reason, cell of a sweep
+    facts: Mapping[str, Any] = field(default_factory=dict)  # mode, cell of a sweep, amount of data
     name: str = ""  # of the files, without their suffix
 
     @property

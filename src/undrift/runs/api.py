@@ -11,9 +11,10 @@ from undrift.config.experiment import Experiment
 from undrift.results.record import Record
 from undrift.runs.folder import read_experiment
 from undrift.runs.jobs import Job, read_choice
+from undrift.runs.options import RunOptions
 from undrift.runs.result import ExperimentResult
 from undrift.runs.run_job import Observer
-from undrift.runs.runner import RunOptions, run_experiment
+from undrift.runs.runner import run_experiment
 
 
 def run(

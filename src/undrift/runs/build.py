@@ -6,6 +6,7 @@ Clients and model depend on the seed alone, so every method of a comparison has 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,21 @@ from undrift.engine.simulate import check, simulate
 def load_dataset(name: str, folder: Path | None) -> Dataset:
     """Return a data set by its name; the last four are remembered."""
     return load(name, folder)
+
+
+def data_counts(data: Data) -> dict[str, int]:
+    """Return how much of a data set is on this machine: its samples, and its natural clients."""
+    dataset = load_dataset(data.name, data.folder)
+    counts = {"train": len(dataset.stored_train[1]), "test": len(dataset.stored_test[1])}
+    owners = dataset.natural_clients
+    return counts if owners is None else {**counts, "natural_clients": owners}
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return the counts of a data set in words."""
+    owners = counts.get("natural_clients")
+    whose = "" if owners is None else f" of {owners:,} natural clients"
+    return f"{counts['train']:,} training and {counts['test']:,} test samples{whose}"
 
 
 @lru_cache(maxsize=8)  # A comparison uses the clients of a few seeds once for every method.

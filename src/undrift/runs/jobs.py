@@ -14,6 +14,7 @@ from typing import Any
 
 from undrift.check import require
 from undrift.config.experiment import FAMILIES, Experiment, Method, Sweep, is_named
+from undrift.config.hyperparameters import build
 from undrift.errors import UndriftError
 from undrift.results.filenames import SEARCH
 from undrift.results.strictjson import dumps_exactly, loads
@@ -35,6 +36,24 @@ class Job:
     method: Method
     seed: int
     cell: Cell  # the values that the sweep has set
+
+
+def kind_of(job: Job) -> str:
+    """Return a text that jobs share if they differ in seed, label or the method's numbers alone.
+
+    A rate or a weight changes what a run computes; a rule, a word or a codec also how.
+    """
+    common = job.experiment.model_dump_json(exclude={"methods", "seeds", "title"})
+    method = job.method
+    algorithm = build(method.cls, method.settings)
+    words = {
+        name: value
+        for name, value in method.settings.items()
+        if isinstance(getattr(algorithm, name), bool)
+        or not isinstance(getattr(algorithm, name), int | float)
+    }
+    fields = method.model_dump(include=set(Method.model_fields) - {"label"})
+    return f"{common} {fields} {words}"
 
 
 @dataclass(frozen=True)

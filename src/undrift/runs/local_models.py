@@ -23,7 +23,6 @@ from undrift.engine.run import Run
 from undrift.report.plots import plot_surface
 from undrift.report.style import can_draw
 from undrift.results.filenames import DRIFT, SURFACE, SURFACE_PICTURE
-from undrift.results.record import Record
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.results.trial import Trial, write_result
 from undrift.runs.build import build_clients, build_model
@@ -99,12 +98,13 @@ def _inputs(clients: Clients, seed: int, dtype: torch.dtype) -> Tensor:
 
     They are drawn by the seed without replacement, or are all where there are no more.
     """
-    stored = clients.inputs[torch.from_numpy(clients.index)]
-    if clients.test is not None:
-        stored = clients.test[0]
-    count = min(CKA_SAMPLES, len(stored))
-    drawn = keyed.generator(seed, "features").choice(len(stored), count, replace=False)
-    some = stored[torch.from_numpy(drawn)]
+    held = len(clients.index) if clients.test is None else len(clients.test[0])
+    count = min(CKA_SAMPLES, held)
+    drawn = keyed.generator(seed, "features").choice(held, count, replace=False)
+    if clients.test is None:
+        some = clients.inputs[torch.from_numpy(clients.index[drawn])]
+    else:
+        some = clients.test[0][torch.from_numpy(drawn)]
     return some if clients.prepare is None else clients.prepare(some, dtype, None)
 
 
@@ -127,8 +127,8 @@ class DriftLog:
             self._rounds = [line for line in lines if line["round"] <= done]
         self._write()
 
-    def add(self, record: Record) -> None:
-        """Add the line of the round that was recorded last."""
+    def add(self) -> None:
+        """Add the line of the round whose clients have reported last."""
         self._rounds.append(asdict(self._drift.rounds[-1]))
         self._write()
 

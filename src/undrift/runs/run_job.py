@@ -20,7 +20,7 @@ from undrift.results.record import Record
 from undrift.results.tracking import CSV, Tracker, Trackers
 from undrift.results.tracking import parse as parse_tracker
 from undrift.results.trial import Journal, Status, Trial, read_trial
-from undrift.runs.build import build_run
+from undrift.runs.build import build_run, data_counts
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.local_models import LocalModels, drift_log, local_models
 
@@ -121,6 +121,14 @@ def new_trial(job: Job) -> Trial:
     )
 
 
+def has_data_of(trial: Trial, job: Job) -> bool:
+    """Return whether this machine has as much of the data as the trial was made with.
+
+    A trial that was written without such counts is taken to have had the same.
+    """
+    return trial.facts.get("data") in (None, data_counts(job.experiment.data))
+
+
 def run_job(
     job: Job,
     recorder: Recorder,
@@ -176,7 +184,12 @@ class _JobInProgress:
         self._writes = recorder.writes and run.world.head
         trial = new_trial(job)
         # The facts are written at the start, so that a run that is killed goes on alike.
-        self._facts = {**trial.facts, **run.execution.to_dict(), "processes": run.world.size}
+        self._facts = {
+            **trial.facts,
+            **run.execution.to_dict(),
+            "processes": run.world.size,
+            "data": data_counts(job.experiment.data),
+        }
         self._trial = replace(trial, facts=self._facts)
         folder = recorder.folder if self._writes else None
         self._journal = Journal(folder, job.name, self._trial, after=run.record)
@@ -210,7 +223,7 @@ class _JobInProgress:
     def _add(self, record: Record) -> None:
         # The drift comes first, because a checkpoint brings back a record but not its drift.
         if self._drift_log is not None:
-            self._drift_log.add(record)
+            self._drift_log.add()
         self._journal.add(record)
         self._trackers.add(record)
         self._observer.add(self._job, record)

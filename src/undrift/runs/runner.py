@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from undrift.check import is_whole, require
 from undrift.config.experiment import Engine, Experiment
 from undrift.engine.processes.rendezvous import join, launched, restarted
-from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
-from undrift.optim.schedules import resolve, scheduled
 from undrift.results.environment import environment
 from undrift.results.filenames import EXPERIMENT
 from undrift.results.tracking import parse as parse_tracker
 from undrift.results.trial import Trial
-from undrift.runs.build import build_clients, build_run, check_run, resolve_experiment
+from undrift.runs.build import resolve_experiment
+from undrift.runs.checks import (
+    check_jobs,
+    check_named_checkpoints,
+    check_side_by_side,
+    require_same_trial,
+)
 from undrift.runs.folder import (
     choose_folder,
     claim,
@@ -30,34 +32,12 @@ from undrift.runs.folder import (
     repeat_command,
 )
 from undrift.runs.jobs import Job, jobs, read_choice
+from undrift.runs.options import RunOptions
 from undrift.runs.partition import PartitionCounts, count_partition
 from undrift.runs.result import ExperimentResult
-from undrift.runs.run_job import Observer, Recorder, new_trial, run_job
+from undrift.runs.run_job import Recorder, run_job
 from undrift.runs.search import Search, new_search
 from undrift.runs.side_by_side import run_side_by_side
-from undrift.runs.spelling import KEYWORDS, Spelling
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Says how an experiment is run, whatever the experiment is."""
-
-    out: Path | None = None
-    force: bool = False
-    resume: Path | None = None  # a folder of results to go on with
-    jobs: int = 1  # how many jobs run at a time, each in a process of its own
-    search: int = 0  # how many cells Optuna chooses for each method; 0: all of the sweep's
-    track: Sequence[str] = ()
-    checkpoint: Path | None = None  # where a single run saves its state
-    checkpoint_every: int = 1
-    resume_from: Path | None = None  # checkpoints that a single run goes on from
-    reads: Sequence[Path] = ()  # files that must not be removed
-    hash_always: bool = False  # whether models are hashed even if processes must send them for it
-    arguments: Sequence[str] | None = None  # of the command, for environment.json
-    spelling: Spelling = KEYWORDS  # of the options in messages
-    observer: Observer = field(default_factory=Observer)
-    # A command that starts its own processes does so here, with the folder.
-    start_processes: Callable[[Path, Experiment], NoReturn] | None = None
 
 
 def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> ExperimentResult:
@@ -72,8 +52,8 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
     experiment = resolve_experiment(experiment)
     search = new_search(experiment, options.search, options.spelling) if options.search else None
     planned = jobs(experiment) if search is None else search.probes()
-    _check_jobs(experiment, options)
-    _check(planned)
+    check_side_by_side(experiment, options)
+    check_jobs(planned)
     world = join(experiment.engine.timeout) if launched() else World()
     with world.failure_scope():
         world.require_same(_shared_settings(experiment, planned))
@@ -82,7 +62,7 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
         folder = Path(world.texts(str(folder))[0])
         needs_processes = experiment.engine.processes > 1 and not launched()
         if options.start_processes is not None and needs_processes:
-            _check_named_checkpoints(planned[0], options)
+            check_named_checkpoints(planned[0], options)
             if options.resume is None:
                 _claim(folder, options)
             options.start_processes(folder, experiment)
@@ -216,7 +196,7 @@ class _Runner:
         return {
             "timeout": engine.timeout,
             "processes": None if launched() else engine.processes,
-            **_named_checkpoints(self._options),
+            **self._options.named_checkpoints,
         }
 
     def _finished_trials(self, planned: Sequence[Job]) -> dict[str, Trial]:
@@ -227,7 +207,7 @@ class _Runner:
         for job in planned:
             earlier = self._recorder.earlier(job)
             if earlier is not None and earlier.ended:
-                _require_same_trial(job, earlier, self._options.spelling)
+                require_same_trial(job, earlier, self._options.spelling)
                 trials[job.name] = earlier
         return trials
 
@@ -245,71 +225,6 @@ def _claim(folder: Path, options: RunOptions) -> None:
             reads=options.reads,
             spelling=options.spelling,
         )
-
-
-def _named_checkpoints(options: RunOptions) -> dict[str, Any]:
-    """Return the keywords of `simulate` for the folders of checkpoints that a user has named."""
-    if options.checkpoint is None and options.resume_from is None:
-        return {}
-    return {
-        "checkpoint": options.checkpoint,
-        "checkpoint_every": options.checkpoint_every,
-        "resume": options.resume_from,
-    }
-
-
-def _check_named_checkpoints(job: Job, options: RunOptions) -> None:
-    """Raise if the checkpoints to go on from are not the job's, before processes are started."""
-    if options.resume_from is not None:
-        build_run(job.experiment, job.method, job.seed, resume=options.resume_from).close()
-
-
-def _require_same_trial(job: Job, earlier: Trial, spelling: Spelling) -> None:
-    """Raise if an earlier trial of the job's name was another."""
-    new = new_trial(job)
-    same = all(getattr(new, n) == getattr(earlier, n) for n in ("settings", "rounds", "seed"))
-    remedy = f"restore {EXPERIMENT}, or start anew with {spelling.option('out')}"
-    expected = f"the experiment that {job.name} was run with"
-    require(same, spelling.option("resume"), expected, "another", remedy)
-
-
-def _check_jobs(experiment: Experiment, options: RunOptions) -> None:
-    """Raise if jobs cannot run side by side."""
-    name = options.spelling.option("jobs")
-    require(is_whole(options.jobs) and options.jobs >= 1, name, "a whole number >= 1", options.jobs)
-    if options.jobs > 1:
-        single = experiment.engine.processes == 1
-        processes = experiment.engine.processes
-        require(single, name, "one process a job (engine.processes = 1)", processes)
-        require(not options.search, name, "no search, which runs one job after the other", "one")
-        named = options.checkpoint is None and options.resume_from is None
-        require(named, name, "several jobs, not the checkpoints of one", options.jobs)
-
-
-def _check(planned: Sequence[Job]) -> None:
-    """Raise if a job cannot be run."""
-    checked: set[str] = set()
-    for job in planned:
-        engine, method = job.experiment.engine, job.method
-        for name in ("drift", "cka", "surface"):  # which see local models through a tap
-            single = engine.processes == 1 or not getattr(job.experiment.evaluation, name)
-            option = " (--drift)" if name == "drift" else ""
-            remedy = f"leave engine.processes (--processes) or evaluation.{name}{option} out"
-            require(single, f"evaluation.{name}", "one process", engine.processes, remedy)
-        if engine.processes > 1:
-            require_enough_clients(engine.processes, build_clients(job.experiment.data, job.seed))
-        algorithm = method.build()
-        if scheduled(algorithm):
-            for t in range(job.experiment.training.rounds):
-                resolve(algorithm, t)
-        # Jobs that differ in seed or hyper-parameters alone are checked once, because seeds change
-        # nothing but the data, and a method checks its hyper-parameters when it is built.
-        common = job.experiment.model_dump_json(exclude={"methods", "seeds", "title"})
-        wrapper = method.name, method.work, method.accelerate, method.codec, method.error_feedback
-        key = f"{common} {wrapper}"
-        if key not in checked:
-            checked.add(key)
-            check_run(job.experiment, method, job.seed)
 
 
 def _shared_settings(experiment: Experiment, planned: Sequence[Job]) -> dict[str, str]:

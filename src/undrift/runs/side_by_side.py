@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 import signal
 import threading
+import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from undrift.errors import UndriftError
 from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs.build import build_run
-from undrift.runs.jobs import Job
+from undrift.runs.jobs import Job, kind_of
 from undrift.runs.run_job import Begun, Observer, Recorder, recorded_execution, run_job
 
 _SECONDS = 30.0  # in which a process that is asked to stop writes what it has
@@ -66,7 +66,7 @@ def run_side_by_side(
 def _executions(
     planned: Sequence[Job], recorder: Recorder, threads: int, options: Mapping[str, Any]
 ) -> Iterator[tuple[Job, ExecutionRecord | None]]:
-    """Yield each job with how it is executed, which is the same for all seeds."""
+    """Yield each job with how it is executed, which is the same for all jobs of a kind."""
     chosen: dict[str, ExecutionRecord] = {}
     with _torch_threads(threads):
         for job in planned:
@@ -74,12 +74,11 @@ def _executions(
             if earlier is not None:
                 yield job, earlier
                 continue
-            key = job.experiment.model_dump_json(exclude={"seeds", "title", "methods"})
-            key += job.method.model_dump_json(exclude={"label"})
-            if key not in chosen:
+            kind = kind_of(job)
+            if kind not in chosen:
                 with closing(build_run(job.experiment, job.method, job.seed, **options)) as run:
-                    chosen[key] = run.execution
-            yield job, chosen[key]
+                    chosen[kind] = run.execution
+            yield job, chosen[kind]
 
 
 @contextmanager
@@ -217,12 +216,15 @@ def _outcome(order: _Order, connection: Connection) -> tuple[str, Any]:
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error, or its text if the error cannot be sent to another process."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return UndriftError(f"{type(error).__name__}: {error}")
-    return error
+    """Return an error of a plain kind, because others may not be read in another process.
+
+    An error that is nobody's sentence keeps its traceback, which would be lost on the way.
+    """
+    if isinstance(error, ValueError):
+        return ValueError(str(error))
+    if isinstance(error, UndriftError | OSError | ImportError):
+        return UndriftError(str(error))
+    return RuntimeError("A job failed:\n" + "".join(traceback.format_exception(error)))
 
 
 def _stop(number: int, frame: object) -> NoReturn:
