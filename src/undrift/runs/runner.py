@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from undrift.check import is_whole, require
 from undrift.config.experiment import Engine, Experiment
 from undrift.engine.processes.rendezvous import join, launched, restarted
+from undrift.engine.tuning.frequency import RunCounts
 from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
 from undrift.optim.schedules import resolve, scheduled
@@ -20,7 +21,13 @@ from undrift.results.environment import environment
 from undrift.results.filenames import EXPERIMENT
 from undrift.results.tracking import parse as parse_tracker
 from undrift.results.trial import Trial
-from undrift.runs.build import build_clients, build_run, check_run, resolve_experiment
+from undrift.runs.build import (
+    build_clients,
+    build_run,
+    check_run,
+    resolve_experiment,
+    with_tests,
+)
 from undrift.runs.folder import (
     choose_folder,
     claim,
@@ -70,10 +77,10 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
     if launched():  # Sums depend on the number of processes, so the experiment says how many.
         experiment = experiment.changed({"engine.processes": int(os.environ["WORLD_SIZE"])})
     experiment = resolve_experiment(experiment)
-    search = new_search(experiment, options.search, options.spelling) if options.search else None
-    planned = jobs(experiment) if search is None else search.probes()
+    search, planned = _planned(experiment, options)
     _check_jobs(experiment, options)
-    _check(planned)
+    experiment = with_tests(experiment, _check(planned))
+    search, planned = _planned(experiment, options)
     world = join(experiment.engine.timeout) if launched() else World()
     with world.failure_scope():
         world.require_same(_shared_settings(experiment, planned))
@@ -89,6 +96,14 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
         repeats = _repeated(experiment, options.reads)
         recorder = Recorder(folder, world.head, options.hash_always, options.track, repeats)
         return _Runner(experiment, recorder, options, search, world).run(planned)
+
+
+def _planned(experiment: Experiment, options: RunOptions) -> tuple[Search | None, list[Job]]:
+    """Return the search, if one is wanted, and the jobs, or the first ones of the search."""
+    if not options.search:
+        return None, jobs(experiment)
+    search = new_search(experiment, options.search, options.spelling)
+    return search, list(search.probes())
 
 
 class _Runner:
@@ -286,9 +301,10 @@ def _check_jobs(experiment: Experiment, options: RunOptions) -> None:
         require(named, name, "several jobs, not the checkpoints of one", options.jobs)
 
 
-def _check(planned: Sequence[Job]) -> None:
-    """Raise if a job cannot be run."""
-    checked: set[str] = set()
+def _check(planned: Sequence[Job]) -> list[RunCounts]:
+    """Raise if a job cannot be run, and return the work of each."""
+    checked: dict[str, RunCounts] = {}
+    counts = []
     for job in planned:
         engine, method = job.experiment.engine, job.method
         for name in ("drift", "cka", "surface"):  # which see local models through a tap
@@ -308,8 +324,9 @@ def _check(planned: Sequence[Job]) -> None:
         wrapper = method.name, method.work, method.accelerate, method.codec, method.error_feedback
         key = f"{common} {wrapper}"
         if key not in checked:
-            checked.add(key)
-            check_run(job.experiment, method, job.seed)
+            checked[key] = check_run(job.experiment, method, job.seed)
+        counts.append(checked[key])
+    return counts
 
 
 def _shared_settings(experiment: Experiment, planned: Sequence[Job]) -> dict[str, str]:
