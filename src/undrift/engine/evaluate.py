@@ -22,7 +22,7 @@ from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.threads import TaskCopies, intra_op_threads, ordered_thread_map
 from undrift.engine.participation import Floats
 from undrift.engine.world import World
-from undrift.gradients.kernels import ForwardKernel, Kernels
+from undrift.gradients.kernels import ForwardKernel
 from undrift.gradients.task import Task, per_sample
 from undrift.models.layout import eval_mode
 
@@ -79,6 +79,7 @@ class Evaluator:
     population: Floats
     batch: int
     elements: int  # numbers of one sample: inputs and activations
+    kernel: ForwardKernel | None = None  # what scores models; None for torch
     threads: int = 1
     world: World = World()
 
@@ -139,23 +140,19 @@ class Evaluator:
 
     def _accuracies_by_kernel(self, models: Tensor, pool: Pair, rows: Tensor) -> list[float] | None:
         """Return the accuracies of all models in one call for some samples of each, or None."""
-        kernel = self._kernel
-        if kernel is None:
+        if self.kernel is None:
             return None
         hits = torch.zeros(len(models), dtype=torch.float64)
-        for own in rows.split(max(1, self.batch // len(models)), dim=1):
-            index, place = own.unique(return_inverse=True)  # Samples are prepared once for all.
+        some = max(1, self.batch // len(models))  # samples of each model
+        for start in range(0, rows.shape[1], some):
+            own = rows[:, start : start + some]
+            index, place = torch.unique(own, return_inverse=True)  # Samples are prepared once for all.
             inputs, targets = self.task.prepared(pool[0][index]), self.task.cast(pool[1][index])
-            found = kernel(models, inputs, targets, place, self.threads)
+            found = self.kernel(models, inputs, targets, place, self.threads)
             if found is None or found.hits is None:
                 return None
             hits += found.hits.sum(1)
-        return (hits / rows.shape[1]).tolist()  # type: ignore[no-any-return]
-
-    @property
-    def _kernel(self) -> ForwardKernel | None:
-        oracle = self.task.oracle
-        return oracle.forward if isinstance(oracle, Kernels) else None
+        return (hits / rows.shape[1]).tolist()
 
     def _training_parts(self, most: int | None) -> list[_Part]:
         """Return the training data as the objective weighs it, or some of it, in batches."""
@@ -166,8 +163,9 @@ class Evaluator:
         held = held if some is None else held[some.numpy()]
         weights = torch.from_numpy(each[held] * (population.sum() / each[held].sum()))
         rows, pool = torch.from_numpy(clients.index[held]), (clients.inputs, clients.targets)
-        batches = zip(rows.split(self.batch), weights.split(self.batch), strict=True)
-        return [_Part(pool, own, weight) for own, weight in batches]
+        starts = range(0, len(rows), self.batch)
+        slices = (slice(start, start + self.batch) for start in starts)
+        return [_Part(pool, rows[some], weights[some]) for some in slices]
 
     def _client_parts(self) -> list[_Part]:
         """Return the training data of each client whole, for a loss that needs it so."""
@@ -180,8 +178,7 @@ class Evaluator:
         largest = min(self.batch, max((len(part.pool[1]) for _, part in jobs), default=0))
         elements = self.elements * largest
         at_once = min(self.threads, len(jobs))
-        by_kernel = self._kernel is not None
-        if at_once > 1 and elements <= THREADED_ELEMENTS and not by_kernel:
+        if at_once > 1 and elements <= THREADED_ELEMENTS and self.kernel is None:
             copies = TaskCopies(self.task)
             waiting = [_job(copies, x, part) for x, part in jobs]
             with retain_freed_memory(elements * 4):
@@ -191,7 +188,7 @@ class Evaluator:
             stack.enter_context(retain_freed_memory(elements * 4))
             stack.enter_context(eval_mode(self.task.model))
             stack.enter_context(torch.no_grad())
-            return [_score(self.task, x, part, self._kernel, self.threads) for x, part in jobs]
+            return [_score(self.task, x, part, self.kernel, self.threads) for x, part in jobs]
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient at x of sum_i w_i F_i over all training data, without dropout."""

@@ -29,7 +29,6 @@ from undrift.engine.settings import RunSettings
 from undrift.engine.sharpness import SAMPLES, sampled, sharpness
 from undrift.engine.world import World
 from undrift.errors import UndriftError
-from undrift.gradients.kernels import Kernels
 from undrift.models.layout import sha256
 from undrift.results.record import Record, Totals
 
@@ -272,9 +271,8 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
     def evaluator(self, *, alone: bool = False) -> Evaluator:
         """Return what evaluates vectors on the data of the run."""
         settings, task = self._settings, self._task
-        by_kernel = isinstance(task.oracle, Kernels) and task.oracle.forward is not None
         elements = self._clients.inputs[0].numel()
-        elements += 0 if by_kernel else settings.facts.activations
+        elements += settings.facts.activations if settings.forward is None else 0
         batch = settings.evaluation.batch_size or batch_for(task.layout.size, elements)
         return Evaluator(
             task=task,
@@ -283,6 +281,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
             # A loss that is not a mean over samples must see all of them at once.
             batch=batch if settings.facts.separable else ALL_AT_ONCE,
             elements=elements,
+            kernel=settings.forward,
             # Torch's generator gives its numbers to one thread after the other.
             threads=1 if settings.facts.randomness == "other" else self._threads,
             world=World() if alone or not self.world.open else self.world,

@@ -23,6 +23,7 @@ from undrift.topology import Links
 if TYPE_CHECKING:
     from undrift.engine.clock import Clock
     from undrift.engine.tuning.probe import Facts
+    from undrift.gradients.kernels import ForwardKernel
 
 Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
 KernelChoice = bool | Literal["always", "require"]
@@ -180,7 +181,8 @@ class RunSettings:
     facts: Facts
     rounds: int
     evaluation: EvaluationOptions  # with nothing left open but what means all samples
-    tests: str  # what is evaluated and why so often, for a reader
+    tests: str  # what is evaluated, by what and why so often, for a reader
+    forward: ForwardKernel | None  # what evaluates models; None for torch
     execution: ExecutionRecord
     checkpoint_every: int = 1
     clock: Clock | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,8 +34,15 @@ from undrift.engine.settings import (
     SimulationRequest,
 )
 from undrift.engine.setup import Setup, prepare
-from undrift.engine.tuning.frequency import RunCounts, count_run, describe, settle
+from undrift.engine.tuning.frequency import (
+    RunCounts,
+    all_passes,
+    count_run,
+    describe,
+    settle,
+)
 from undrift.engine.tuning.rules import row_cost, worth_trimming
+from undrift.engine.tuning.scoring import PendingScoring
 from undrift.engine.tuning.select import ExecutionChoice, Workload, choose_execution
 from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
@@ -108,6 +115,7 @@ def simulate(
     arguments = dict(locals())
     request = SimulationRequest(**arguments)
     setup = prepare(request)
+    settled = _settled_evaluation(request, setup)
     choice = _choose(request, setup)
     world = enter(simulate, arguments)  # from here on, other processes may take part
     require_enough_clients(world.size, clients, tap)
@@ -116,7 +124,7 @@ def simulate(
             world.require_same(_common_facts(request, setup))
             choice = _agree_on_kernels(request, setup, choice, world)
             world.share_model(setup.model)
-        run = _build_run(request, setup, choice, world)
+        run = _build_run(request, setup, choice, settled, world)
         links = {}
         if isinstance(run, PeerRun):
             digest = setup.links.digest() if setup.links else "None"
@@ -174,21 +182,43 @@ def _agree_on_kernels(
     return replace(choice, gradients="torch (no kernel: a process has none)")
 
 
+@dataclass(frozen=True)
+class _SettledEvaluation:
+    """Says how a run is evaluated, and by what."""
+
+    options: EvaluationOptions
+    tests: str  # in words
+    scoring: PendingScoring
+
+
+def _settled_evaluation(request: SimulationRequest, setup: Setup) -> _SettledEvaluation:
+    """Decide how the run is evaluated, and begin to compile what does it."""
+    counts = [count_run(request, setup.planner, setup.facts)]
+    options = settle(request.evaluation, counts)
+    passes = all_passes(options, counts)
+    scoring = PendingScoring(setup.task, request.clients, request.kernels, passes)
+    return _SettledEvaluation(options, describe(options, counts, request.evaluation), scoring)
+
+
 def _build_run(
-    request: SimulationRequest, setup: Setup, choice: ExecutionChoice, world: World
+    request: SimulationRequest,
+    setup: Setup,
+    choice: ExecutionChoice,
+    evaluation: _SettledEvaluation,
+    world: World,
 ) -> Run:
     """Return the run of this process."""
     threads = request.execution.threads or torch.get_num_threads()
     task = replace(choice.task, oracle=choice.task.oracle.with_threads(threads))
-    counts = [count_run(request, setup.planner, setup.facts)]
-    evaluation = settle(request.evaluation, counts)
+    scoring = evaluation.scoring.result()
     settings = RunSettings(
         training=tuple(part.training for part in request.model.modules()),
         x0=task.layout.unite(setup.model),
         facts=setup.facts,
         rounds=request.rounds,
-        evaluation=evaluation,
-        tests=describe(evaluation, counts, request.evaluation),
+        evaluation=evaluation.options,
+        tests=f"{evaluation.tests}, by {scoring.why}",
+        forward=scoring.kernel,
         execution=ExecutionRecord(
             mode=choice.candidate.mode,
             channels_last=task.channels_last,

@@ -335,7 +335,8 @@ class Paper(Part):
 def panel_experiment(experiment: Experiment, panel: Panel) -> Experiment:
     """Return the experiment of a panel: its settings and its methods, and grids that concern them.
 
-    Documents test in every round where they do not say otherwise. A field that names a method that the panel does not have is an error of the file.
+    Documents test in every round where they do not say otherwise. A field that names a method that
+    the panel does not have is an error of the file.
     """
     changed = experiment.changed(panel.set)
     if changed.evaluation.every is None:

@@ -32,12 +32,13 @@ class Begun:
     algorithm: str
     execution: ExecutionRecord
     processes: int
+    tests: str  # how often and on how many samples models are tested
     round: int  # not 0 if the run goes on from a checkpoint
 
     @classmethod
     def of(cls, run: Run) -> Begun:
         """Return what there is to say of a run before its first round."""
-        return cls(repr(run.algorithm), run.execution, run.world.size, run.round)
+        return cls(repr(run.algorithm), run.execution, run.world.size, run.tests, run.round)
 
 
 class Observer:
@@ -176,7 +177,12 @@ class _JobInProgress:
         self._writes = recorder.writes and run.world.head
         trial = new_trial(job)
         # The facts are written at the start, so that a run that is killed goes on alike.
-        self._facts = {**trial.facts, **run.execution.to_dict(), "processes": run.world.size}
+        self._facts = {
+            **trial.facts,
+            **run.execution.to_dict(),
+            "tests": run.tests,
+            "processes": run.world.size,
+        }
         self._trial = replace(trial, facts=self._facts)
         folder = recorder.folder if self._writes else None
         self._journal = Journal(folder, job.name, self._trial, after=run.record)

@@ -154,10 +154,11 @@ def evaluations(options: EvaluationOptions, rounds: int) -> int:
 
 def _excess(options: EvaluationOptions, runs: Sequence[RunCounts]) -> float:
     """Return by how many forward passes all evaluations are above what they may take."""
-    return _passes(options, runs) - sum(run.budget for run in runs)
+    return all_passes(options, runs) - sum(run.budget for run in runs)
 
 
-def _passes(options: EvaluationOptions, runs: Sequence[RunCounts]) -> int:
+def all_passes(options: EvaluationOptions, runs: Sequence[RunCounts]) -> int:
+    """Return the forward passes of single samples that all evaluations of the runs take."""
     return sum(
         evaluations(options, run.rounds) * run.passes(_most(options, run), _own(options, run))
         for run in runs
@@ -203,6 +204,6 @@ def describe(
     if asked.every is not None:
         texts.append("as asked for")
     else:
-        passes, trained = _passes(options, runs), sum(GRADIENT * run.trained for run in runs)
+        passes, trained = all_passes(options, runs), sum(GRADIENT * run.trained for run in runs)
         texts.append(f"{100 * passes / max(1, passes + trained):.0f} % of the work by counts")
     return ", ".join(texts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,15 +26,7 @@ from undrift.engine.tuning.rules import (
 )
 from undrift.engine.tuning.trials import federated_trial, peer_trial
 from undrift.gradients.compiled import Compiled
-from undrift.gradients.kernels import (
-    Kernels,
-    UnsupportedError,
-    build,
-    build_forward,
-    check_forward,
-    measure,
-    read,
-)
+from undrift.gradients.kernels import Kernels, UnsupportedError, build, measure, read
 from undrift.gradients.mlp import Dense
 from undrift.gradients.task import Batch, Task
 
@@ -181,13 +172,9 @@ def _kernels(
         chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
         if request.kernels is True and workload.seconds(chain.products) < KERNEL_SECONDS:
             return None, "torch (too short a run to compile a kernel for)"
-        with ThreadPoolExecutor(1) as beside:  # Two compilers take the time of one.
-            forward = beside.submit(build_forward, chain)
-            kernels = build(task, chain, threads)
-            kernels.forward = forward.result()
+        kernels = build(task, chain, threads)
         with intra_op_threads(0):
             kernels.gain = measure(kernels, task, sample)
-            check_forward(kernels.forward, task, sample.inputs, sample.targets)
         if not _uses(workload, replace(task, oracle=kernels), kernels):
             raise UnsupportedError(f"{_name(workload.algorithm)} adds to the loss")
     except UnsupportedError as error:

@@ -92,7 +92,8 @@ extern "C" int undrift_losses(
     }}
     const long model = job / pieces, first = job % pieces * PIECE, to = model * samples + first;
     const long n = samples - first < PIECE ? samples - first : PIECE;
-    const Given given{{inputs, (const Loss::Target*)targets, index ? index + model * samples : index, first}};
+    const std::int64_t* own = index ? index + model * samples : nullptr;
+    const Given given{{inputs, (const Loss::Target*)targets, own, first}};
     const int made = score(x + model * stride, given, n, losses + to, hits + to, *(Memory*)at);
     if (made) result = made;
   }});

@@ -15,7 +15,6 @@ from torch import Tensor
 from undrift.core import Vector
 from undrift.gradients.kernels.builder import library
 from undrift.gradients.kernels.emitter import emit
-from undrift.gradients.kernels.forward import ForwardKernel
 from undrift.gradients.kernels.layers import Chain, UnsupportedError
 from undrift.gradients.task import Batch, BatchIndices, Oracle, Task
 
@@ -44,7 +43,6 @@ class Kernels:
     threads: int
     calls: int = 0  # of the function; a method that adds terms to the loss makes none
     gain: float | None = None  # how much faster than torch a gradient was, when measured
-    forward: ForwardKernel | None = None  # what evaluates models, where it was built
 
     # The inputs of the last call of `gradients_at`, which are known to fit.
     _fitting: Tensor | None = field(default=None, init=False, repr=False)
