@@ -134,7 +134,12 @@ ClipOption = Annotated[
     float, typer.Option(help="Gradient norm limit; 0: none.", rich_help_panel=TRAINING)
 ]
 EvaluateEveryOption = Annotated[
-    int, typer.Option("--evaluate-every", help="Rounds between tests.", rich_help_panel=TRAINING)
+    int | None,
+    typer.Option(
+        "--evaluate-every",
+        help="Rounds between tests; by default they take less than a fifth of the work.",
+        rich_help_panel=TRAINING,
+    ),
 ]
 ModeOption = Annotated[
     str, typer.Option(help="auto, loop, threads or stacked.", rich_help_panel=TRAINING)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from undrift.engine.processes.elastic import rank
 from undrift.engine.processes.rendezvous import restarted
-from undrift.results.record import Record
+from undrift.results.record import Record, Totals
 from undrift.results.trial import Trial
 from undrift.runs.jobs import Job
 from undrift.runs.run_job import Begun, Observer
@@ -27,12 +27,14 @@ class ProgressBar(Observer):
         self._console = Console(stderr=True, quiet=rank() != 0)
         self._verbose = verbose
         self._several = False
+        self._spent = Totals()  # of all rounds so far, whatever their job
         self._advanced: dict[str, int] = {}  # rounds that the bar shows of the jobs that run
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("last accuracy {task.fields[accuracy]}"),
+            TextColumn("{task.fields[seconds]}"),
             TimeRemainingColumn(),
             console=self._console,
             disable=quiet or self._console.quiet,
@@ -54,7 +56,7 @@ class ProgressBar(Observer):
         algorithms = [job.method.build() for job in planned]
         for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):
             self._say(f"{cls.__name__} communicates at every step: one step a round.")
-        self._task = self._bar.add_task("", total=rounds, accuracy="-")
+        self._task = self._bar.add_task("", total=rounds, accuracy="-", seconds="")
         self._bar.start()
 
     def begin(self, job: Job, begun: Begun) -> None:
@@ -63,9 +65,13 @@ class ProgressBar(Observer):
         self._bar.update(self._task, description=escape(self._label(job)), advance=begun.round)
 
     def add(self, job: Job, record: Record) -> None:
-        accuracy = "-" if record.accuracy is None else f"{100 * record.accuracy:.2f} %"
+        if record.accuracy is not None:  # A round without a test leaves that of the last.
+            self._bar.update(self._task, accuracy=f"{100 * record.accuracy:.2f} %")
+        self._spent.add(record)
+        training, tests = self._spent.seconds, self._spent.evaluation_seconds
+        seconds = f"{training + tests:.0f} s ({training:.0f} training + {tests:.0f} tests)"
         self._advanced[job.name] += 1
-        self._bar.update(self._task, advance=1, accuracy=accuracy)
+        self._bar.update(self._task, advance=1, seconds=seconds)
 
     def end(self, job: Job, trial: Trial) -> None:
         if trial.status == "diverged" and self._several:
@@ -89,6 +95,7 @@ class ProgressBar(Observer):
             return
         execution = begun.execution
         self._say(f"{begun.algorithm}, {execution.mode} ({execution.why})")
+        self._say(f"tested {begun.tests}")
         if self._verbose:
             self._say(f"gradients by {execution.gradients}")
         if begun.processes > 1:

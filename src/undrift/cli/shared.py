@@ -114,7 +114,7 @@ def experiment_options(
     weight_decay: WeightDecayOption = 0.0,
     clip: ClipOption = 0.0,
     mode: ModeOption = "auto",
-    evaluate_every: EvaluateEveryOption = 1,
+    evaluate_every: EvaluateEveryOption = None,
     target: TargetOption = "0.8",
     train_loss: TrainLossOption = False,
     drift: DriftOption = False,

@@ -187,7 +187,17 @@ class Devices(Part):
 class Evaluation(Part):
     """Says what is measured, and when."""
 
-    every: Count = Field(1, description="Rounds between tests; the last is always tested.")
+    every: Count | None = Field(
+        None,
+        description="Rounds between tests; the last is always tested. Where left out, tests take "
+        "less than a fifth of the work.",
+    )
+    first: bool | None = Field(
+        None, description="Test the first round, too; yes where every is left out."
+    )
+    samples: Count | None = Field(
+        None, description="Samples of a test; all, but fewer in very short runs."
+    )
     target: Annotated[list[Share], Field(min_length=1)] = Field(
         [0.8], description="Accuracies to be reached."
     )
@@ -196,7 +206,14 @@ class Evaluation(Part):
         description="Of accuracies, also against the target: raw, ema (0.9), window (10), best.",
     )
     train_loss: bool = Field(False, description="The objective on all training data, too.")
-    node_accuracy: bool = Field(True, description="Peers: test each node's own model, too.")
+    node_accuracy: bool | None = Field(
+        None,
+        description="Peers: test each node's own model, too, on all samples; where left out, the "
+        "nodes share the samples.",
+    )
+    node_samples: Count | None = Field(
+        None, description="Peers: samples on which each node's own model is tested."
+    )
     gradient_norm: bool = Field(False, description="Peers: gradient of the mean model, all data.")
     sharpness: bool = Field(
         False, description="Rise of the loss one ascent step away, and largest Hessian eigenvalue."

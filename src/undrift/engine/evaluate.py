@@ -1,9 +1,15 @@
-"""Loss and top-1 accuracy of a model vector, in batches and without dropout."""
+"""Loss and top-1 accuracy of model vectors, in batches and without dropout.
+
+A kernel's forward half scores them where the model has one, and otherwise torch, on several threads
+if a batch is small. The sum is over all batches in order, whoever had which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +18,18 @@ from torch import Tensor
 
 from undrift.core import Vector
 from undrift.data.clients import Clients, Pair
+from undrift.engine.execution.memory import retain_freed_memory
+from undrift.engine.execution.threads import TaskCopies, intra_op_threads, ordered_thread_map
 from undrift.engine.participation import Floats
 from undrift.engine.world import World
-from undrift.gradients.task import Task
+from undrift.gradients.kernels import ForwardKernel
+from undrift.gradients.task import Task, per_sample
 from undrift.models.layout import eval_mode
 
 ALL_AT_ONCE = 2**62  # the size of batches for a loss that is not a mean over samples
+CACHED_ELEMENTS = 2**21  # inputs and activations of a batch that stay in the processor's cache
+LARGEST_BATCH = 1000
+THREADED_ELEMENTS = 5_000_000  # of a batch up to which several fit side by side
 
 
 class Score(NamedTuple):
@@ -25,6 +37,37 @@ class Score(NamedTuple):
 
     loss: float
     accuracy: float | None  # None when the targets are not class labels
+
+
+class _Part(NamedTuple):
+    """Holds samples that a model is scored on in one pass, each with its weight in the sum."""
+
+    pool: Pair  # of samples as they are stored
+    rows: Tensor | slice  # of the pool, which are gathered when they are needed
+    weights: Tensor | float  # (samples,), or the weight of all together where they weigh the same
+
+    @property
+    def samples(self) -> Pair:
+        """Return inputs and targets."""
+        return self.pool[0][self.rows], self.pool[1][self.rows]
+
+
+class _PartScore(NamedTuple):
+    """Holds the weighted sums of a part."""
+
+    loss: float = 0.0
+    accuracy: float = 0.0
+    unlabelled: float = 0.0  # 1 if its targets are no labels
+
+
+def batch_for(parameters: int, elements: int) -> int:
+    """Return the samples of a forward pass whose activations fit the cache.
+
+    `elements` are the numbers of one sample. A model whose parameters do not fit is read anew for
+    each batch, which should then be as much work as reading it.
+    """
+    fitting = max(CACHED_ELEMENTS, 2 * parameters) // max(1, elements)
+    return max(1, min(LARGEST_BATCH, fitting))
 
 
 @dataclass(frozen=True)
@@ -35,43 +78,124 @@ class Evaluator:
     clients: Clients
     population: Floats
     batch: int
+    elements: int  # numbers of one sample: inputs and activations
+    kernel: ForwardKernel | None = None  # what scores models; None for torch
+    threads: int = 1
     world: World = World()
 
     def score(
-        self, x: Vector, *, on_training_data: bool = False, samples: Pair | None = None
+        self,
+        x: Vector,
+        *,
+        on_training_data: bool = False,
+        samples: Pair | None = None,
+        most: int | None = None,
     ) -> Score:
         """Return loss and accuracy on the test set, or on these samples.
 
         Without a test set, or `on_training_data`, they are those of the training data as the
-        objective weighs it. The sum is over all batches in order, whichever process had which.
+        objective weighs it. At most `most` samples are taken, evenly spread over all.
         """
-        world, clients, population = self.world, self.clients, self.population
-        weighted: Iterator[tuple[float, Pair]] = (
-            (float(population[i]), clients[i]) for i in range(len(clients)) if population[i] > 0
-        )
-        samples = clients.test if samples is None else samples
+        samples = self.clients.test if samples is None else samples
         if samples is not None and not on_training_data:
-            weighted = iter([(1.0, samples)])
-        batches = (
-            (weight * share, inputs, targets)
-            for weight, pair in weighted
-            for share, inputs, targets in _slices(pair, self.batch)
-        )
-        with eval_mode(self.task.model), torch.no_grad():
-            scores = [
-                _score(self.task, x, *batch) if number % world.size == world.rank else _NOT_HERE
-                for number, batch in enumerate(batches)
-            ]
-        sums = world.sum(torch.tensor(scores, dtype=torch.float64))
+            parts = _in_batches(samples, _evenly(len(samples[1]), most), self.batch)
+        elif self.batch == ALL_AT_ONCE:
+            parts = self._client_parts()
+        else:
+            parts = self._training_parts(most)
+        world = self.world
+        own = [part for i, part in enumerate(parts) if i % world.size == world.rank]
+        scores = [_PartScore()] * len(parts)
+        scores[world.rank :: world.size] = self._scores([(x, part) for part in own])
+        sums = world.sum(torch.tensor(scores, dtype=torch.float64).reshape(-1, 3))
         losses, accuracies, unlabelled = sums.T.tolist()
         return Score(sum(losses), None if any(unlabelled) else sum(accuracies))
+
+    def accuracies(self, models: Tensor, ids: Sequence[int], samples: int | None) -> list[float]:
+        """Return the accuracy of each row of `models`, which are those of these nodes.
+
+        Each node has so many samples of the test set, or of the training data, or all of them. The
+        nodes' samples interleave: if they are few, no two nodes have the same.
+        """
+        clients = self.clients
+        pool = clients.test or (clients.inputs, clients.targets)
+        index = np.arange(len(pool[1])) if clients.test is not None else clients.index
+        held, nodes = torch.from_numpy(index), len(clients)
+        total = len(held)
+        count = total if samples is None else min(samples, total)
+        # Node i of m has its samples at i / m of each step through all of them.
+        places = (torch.arange(count) * nodes + torch.tensor(ids)[:, None]) * total
+        rows = held[places // (count * nodes)]
+        found = self._accuracies_by_kernel(models, pool, rows)
+        if found is not None:
+            return found
+        jobs = [
+            (x, part)
+            for x, own in zip(models, rows, strict=True)
+            for part in _in_batches(pool, own, self.batch)
+        ]
+        scores = self._scores(jobs)
+        each = len(scores) // len(models)
+        return [sum(s.accuracy for s in scores[i : i + each]) for i in range(0, len(scores), each)]
+
+    def _accuracies_by_kernel(self, models: Tensor, pool: Pair, rows: Tensor) -> list[float] | None:
+        """Return the accuracies of all models in one call for some samples of each, or None."""
+        if self.kernel is None:
+            return None
+        hits = torch.zeros(len(models), dtype=torch.float64)
+        some = max(1, self.batch // len(models))  # samples of each model
+        for start in range(0, rows.shape[1], some):
+            own = rows[:, start : start + some]
+            index, place = torch.unique(own, return_inverse=True)  # Samples are prepared once for all.
+            inputs, targets = self.task.prepared(pool[0][index]), self.task.cast(pool[1][index])
+            found = self.kernel(models, inputs, targets, place, self.threads)
+            if found is None or found.hits is None:
+                return None
+            hits += found.hits.sum(1)
+        return (hits / rows.shape[1]).tolist()
+
+    def _training_parts(self, most: int | None) -> list[_Part]:
+        """Return the training data as the objective weighs it, or some of it, in batches."""
+        clients, population = self.clients, self.population
+        each = np.repeat(population / np.maximum(1, clients.sizes), clients.sizes)
+        held = np.flatnonzero(each > 0)
+        some = _evenly(len(held), most)
+        held = held if some is None else held[some.numpy()]
+        weights = torch.from_numpy(each[held] * (population.sum() / each[held].sum()))
+        rows, pool = torch.from_numpy(clients.index[held]), (clients.inputs, clients.targets)
+        starts = range(0, len(rows), self.batch)
+        slices = (slice(start, start + self.batch) for start in starts)
+        return [_Part(pool, rows[some], weights[some]) for some in slices]
+
+    def _client_parts(self) -> list[_Part]:
+        """Return the training data of each client whole, for a loss that needs it so."""
+        owners = np.flatnonzero(self.population > 0)
+        pairs = ((self.clients[int(i)], float(self.population[i])) for i in owners)
+        return [_Part(pair, slice(None), weight) for pair, weight in pairs]
+
+    def _scores(self, jobs: Sequence[tuple[Vector, _Part]]) -> list[_PartScore]:
+        """Return the scores of models on parts, each in one pass."""
+        largest = min(self.batch, max((len(part.pool[1]) for _, part in jobs), default=0))
+        elements = self.elements * largest
+        at_once = min(self.threads, len(jobs))
+        if at_once > 1 and elements <= THREADED_ELEMENTS and self.kernel is None:
+            copies = TaskCopies(self.task)
+            waiting = [_job(copies, x, part) for x, part in jobs]
+            with retain_freed_memory(elements * 4):
+                return list(ordered_thread_map(waiting, at_once))
+        with ExitStack() as stack:
+            stack.enter_context(intra_op_threads(elements))
+            stack.enter_context(retain_freed_memory(elements * 4))
+            stack.enter_context(eval_mode(self.task.model))
+            stack.enter_context(torch.no_grad())
+            return [_score(self.task, x, part, self.kernel, self.threads) for x, part in jobs]
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient at x of sum_i w_i F_i over all training data, without dropout."""
         task, total = self.task, torch.zeros_like(x)
         with eval_mode(task.model), torch.enable_grad():
             for i in self.world.nodes(len(self.clients)):
-                for share, inputs, targets in _slices(self.clients[i], self.batch):
+                for share, inputs, targets in _shares(self.clients[i], self.batch):
                     leaf = x.detach().requires_grad_()
                     outputs = task.forward(leaf, task.prepared(inputs))
                     loss = task.loss(outputs, task.cast(targets))
@@ -82,26 +206,70 @@ class Evaluator:
     def training_batches(self, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
         """Yield all training data in batches, each behind its weight in the objective."""
         for i in np.flatnonzero(self.population > 0):
-            for share, inputs, targets in _slices(self.clients[int(i)], batch):
+            for share, inputs, targets in _shares(self.clients[int(i)], batch):
                 yield float(self.population[i]) * share, inputs, targets
 
 
-_NOT_HERE = (0.0, 0.0, 0.0)  # the score of a batch that another process evaluates
+def _job(copies: TaskCopies, x: Vector, part: _Part) -> Callable[[Event], _PartScore]:
+    """Return a job that scores a part with a copy of the model."""
+
+    def run(stop: Event) -> _PartScore:
+        with copies.borrow() as task, eval_mode(task.model):
+            return _score(task, x, part, None, 1)
+
+    return run
 
 
 def _score(
-    task: Task, x: Vector, weight: float, inputs: Tensor, targets: Tensor
-) -> tuple[float, float, float]:
-    """Return weighted loss and accuracy of a batch, and whether its targets are no labels."""
-    inputs, targets = task.prepared(inputs), task.cast(targets)
+    task: Task, x: Vector, part: _Part, kernel: ForwardKernel | None, threads: int
+) -> _PartScore:
+    """Return the weighted loss and accuracy of a part, and whether its targets are no labels."""
+    stored, targets = part.samples
+    inputs, targets = task.prepared(stored), task.cast(targets)
+    found = None if kernel is None else kernel(x[None], inputs, targets, None, threads)
+    if found is not None:
+        loss = _weighted(found.losses[0], part.weights)
+        if found.hits is None:
+            return _PartScore(loss, unlabelled=1.0)
+        return _PartScore(loss, _weighted(found.hits[0], part.weights))
     outputs = task.forward(x, inputs)
-    loss = weight * float(task.loss(outputs, targets))
+    if isinstance(part.weights, float):
+        loss = part.weights * float(task.loss(outputs, targets))
+    else:
+        loss = _weighted(per_sample(task.loss, outputs, targets), part.weights)
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1:
-        return loss, 0.0, 1.0
-    return loss, weight * float((outputs.argmax(1) == targets).double().mean()), 0.0
+        return _PartScore(loss, unlabelled=1.0)
+    hits = outputs.argmax(1) == targets
+    return _PartScore(loss, _weighted(hits, part.weights))
 
 
-def _slices(pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
+def _weighted(values: Tensor, weights: Tensor | float) -> float:
+    """Return the weighted sum of values of samples; a sample may have several, say one a letter."""
+    if isinstance(weights, float):
+        return weights * float(values.double().mean())
+    own = values.double().cpu()
+    return float((weights * (own.flatten(1).mean(1) if own.ndim > 1 else own)).sum())
+
+
+def _evenly(count: int, most: int | None) -> Tensor | None:
+    """Return the places of at most `most` of so many samples, evenly spread; None for all."""
+    if most is None or most >= count:
+        return None
+    return torch.arange(most) * count // most
+
+
+def _in_batches(pool: Pair, rows: Tensor | None, batch: int) -> list[_Part]:
+    """Return batches of rows of a pool, or of all, each with its share of them as its weight."""
+    count = len(pool[1]) if rows is None else len(rows)
+    parts = []
+    for start in range(0, count, batch):
+        some = slice(start, min(start + batch, count))
+        own = some if rows is None else rows[some]
+        parts.append(_Part(pool, own, (some.stop - start) / count))
+    return parts
+
+
+def _shares(pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
     """Yield batches, each behind its share of the samples."""
     inputs, targets = pair
     for start in range(0, len(targets), batch):

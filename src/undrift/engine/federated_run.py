@@ -71,7 +71,7 @@ class FederatedRun(Run):
             )
 
     def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
-        loss, accuracy = self.score(self.x) if self._evaluation_due else (None, None)
+        loss, accuracy = self._test(self.x) if self._evaluation_due else (None, None)
         return Record(
             round=self.round,
             clients=len(plan.ids),

@@ -167,17 +167,17 @@ class PeerRun(Run):
         consensus: float | None = None
         # Between processes the mean model costs an all-reduce, which is paid where it is shown.
         if self._evaluation_due or self.world.size == 1:
-            agreed, mean = self._agreed(), self._mean()
+            agreed = self._agreed()
+            mean = self._nodes.x[0] if agreed else self._mean()
             models = self._nodes.x[:1] if agreed else self._nodes.x
             # Row by row: a copy of all models could be as large as the memory.
             apart = [0.0] if agreed else [float((x - mean).square().sum()) for x in models]
             consensus = self._over_nodes(apart)
         if self._evaluation_due:
-            loss, accuracy = self.score(mean)
+            loss, accuracy = self._test(mean)
             trained = self._train_loss(mean) | self._validation(mean) | self._sharpness(mean)
             if self._settings.evaluation.node_accuracy and accuracy is not None:
-                scores = [self.score(x, alone=not agreed).accuracy or 0.0 for x in models]
-                node_accuracy = scores[0] if agreed else self._over_nodes(scores)
+                node_accuracy = accuracy if agreed else self._over_nodes(self._own_accuracies())
             if self._settings.evaluation.gradient_norm:
                 norm = float(torch.linalg.vector_norm(self.evaluator().gradient(mean)))
         self._traffic = traffic = self._traffic.sum_over_ranks(self.world)
@@ -203,6 +203,12 @@ class PeerRun(Run):
             **trained,
             **self._clock_fields(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
         )
+
+    def _own_accuracies(self) -> list[float]:
+        """Return the accuracy of each model that this process holds, on its share of samples."""
+        evaluation, nodes = self._settings.evaluation, self.world.nodes(self.size)
+        samples = evaluation.samples if evaluation.node_samples is None else evaluation.node_samples
+        return self.evaluator(alone=True).accuracies(self._nodes.x, nodes, samples)
 
     def _over_nodes(self, values: list[float]) -> float:
         """Return the mean over all nodes of a number that each process has for its own nodes."""

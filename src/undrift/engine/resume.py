@@ -86,7 +86,7 @@ class Resumable(ABC):
         settings = self._settings
         return {
             "rounds": repr(self.rounds),
-            "evaluation.every": repr(settings.evaluation.every),
+            "evaluation.every": repr((settings.evaluation.every, settings.evaluation.first)),
             "evaluation.batch_size": repr(settings.evaluation.batch_size),
             "checkpoint_every": repr(settings.checkpoint_every),
             "mode": self.execution.mode,

@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from undrift.core import Vector
 from undrift.data.clients import Pair
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
-from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator, Score
+from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator, Score, batch_for
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.memory import retain_freed_memory
@@ -25,7 +26,7 @@ from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan
 from undrift.engine.resume import Resumable
 from undrift.engine.settings import RunSettings
-from undrift.engine.sharpness import sampled, sharpness
+from undrift.engine.sharpness import SAMPLES, sampled, sharpness
 from undrift.engine.world import World
 from undrift.errors import UndriftError
 from undrift.models.layout import sha256
@@ -54,7 +55,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         self._leads_workers = False
         self._settings, self._task, self._planner = settings, executor.task, executor.planner
         self._clients = executor.pool.clients
-        self._elements_per_step = executor.elements_per_step
+        self._elements_per_step, self._threads = executor.elements_per_step, executor.threads
         self._x0 = settings.x0
 
     @property
@@ -66,6 +67,11 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
     def why(self) -> str:
         """Return the reason for the mode."""
         return self.execution.why
+
+    @property
+    def tests(self) -> str:
+        """Return how often and on how many samples models are evaluated, and why."""
+        return self._settings.tests
 
     @property
     def gradients(self) -> str:
@@ -168,7 +174,9 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
             self._advance(plan, meter)
         meter.add_up(self.world)
         self.round += 1
-        record = self._make_record(plan, meter, time.perf_counter() - start)
+        trained = time.perf_counter()
+        record = self._make_record(plan, meter, trained - start)
+        record = replace(record, evaluation_seconds=time.perf_counter() - trained)
         self.totals.add(record)
         self.record = record
         self.records.append(record)
@@ -205,7 +213,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
 
     @property
     def _evaluation_due(self) -> bool:
-        return self.round % self._settings.evaluation.every == 0 or self.round == self.rounds
+        return self._settings.evaluation.due(self.round, self.rounds)
 
     def evaluate(self) -> Score:
         """Return loss and accuracy of the current model, for peers of their mean."""
@@ -234,9 +242,9 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         """
         if not self._settings.evaluation.sharpness or not self._evaluation_due:
             return {}
-        elements = self._settings.evaluation.batch_size * self._settings.facts.activations
-        with intra_op_threads(elements):
-            found = sharpness(self.sample_evaluator(), x, self._planner.seed)
+        evaluator = self.sample_evaluator()
+        with intra_op_threads(min(evaluator.batch, SAMPLES) * evaluator.elements):
+            found = sharpness(evaluator, x, self._planner.seed)
         return {"sharpness": found.rise, "hessian": found.hessian}
 
     def sample_evaluator(self) -> Evaluator:
@@ -250,18 +258,31 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         alone: bool = False,
         on_training_data: bool = False,
         samples: Pair | None = None,
+        most: int | None = None,
     ) -> Score:
-        """Evaluate x by all processes together, or by this one `alone`."""
-        settings = self._settings
-        elements = settings.evaluation.batch_size * settings.facts.activations
-        with intra_op_threads(elements):
-            evaluator = self.evaluator(alone=alone)
-            return evaluator.score(x, on_training_data=on_training_data, samples=samples)
+        """Evaluate x by all processes together, or by this one `alone`, on at most so many."""
+        evaluator = self.evaluator(alone=alone)
+        return evaluator.score(x, on_training_data=on_training_data, samples=samples, most=most)
+
+    def _test(self, x: Vector) -> Score:
+        """Return the score of a round's record, on as many samples as were settled."""
+        return self.score(x, most=self._settings.evaluation.samples)
 
     def evaluator(self, *, alone: bool = False) -> Evaluator:
         """Return what evaluates vectors on the data of the run."""
-        settings, planner = self._settings, self._planner
-        # A loss that is not a mean over samples must see all of them at once.
-        batch = settings.evaluation.batch_size if settings.facts.separable else ALL_AT_ONCE
-        world = World() if alone or not self.world.open else self.world
-        return Evaluator(self._task, self._clients, planner.population, batch, world)
+        settings, task = self._settings, self._task
+        elements = self._clients.inputs[0].numel()
+        elements += settings.facts.activations if settings.forward is None else 0
+        batch = settings.evaluation.batch_size or batch_for(task.layout.size, elements)
+        return Evaluator(
+            task=task,
+            clients=self._clients,
+            population=self._planner.population,
+            # A loss that is not a mean over samples must see all of them at once.
+            batch=batch if settings.facts.separable else ALL_AT_ONCE,
+            elements=elements,
+            kernel=settings.forward,
+            # Torch's generator gives its numbers to one thread after the other.
+            threads=1 if settings.facts.randomness == "other" else self._threads,
+            world=World() if alone or not self.world.open else self.world,
+        )

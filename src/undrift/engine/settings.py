@@ -23,6 +23,7 @@ from undrift.topology import Links
 if TYPE_CHECKING:
     from undrift.engine.clock import Clock
     from undrift.engine.tuning.probe import Facts
+    from undrift.gradients.kernels import ForwardKernel
 
 Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
 KernelChoice = bool | Literal["always", "require"]
@@ -30,24 +31,39 @@ KernelChoice = bool | Literal["always", "require"]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """Says what is evaluated, how often and in batches of which size.
+    """Says what is evaluated, how often and on how many samples.
+
+    What is left open (None) is decided from counts so that evaluation stays below a fifth of the
+    work (docs/evaluation.md); what is given is done.
 
     every: rounds between evaluations on the test set; the last round is always evaluated. Without
         a test set the training objective is reported.
-    batch_size: samples of one forward pass.
+    first: whether the first round is evaluated as well; by default if `every` is left open.
+    samples: of the test set, or of the training objective; all unless a run is very short.
+    batch_size: samples of one forward pass; by default as many as fit the processor's cache.
     train_loss: whether to evaluate the objective on all training data as well.
-    node_accuracy: for peers, whether to evaluate each node's own model as well.
+    node_accuracy: for peers, whether to evaluate each node's own model as well, True on as many
+        samples as the mean model. By default the nodes share these samples, each has some.
+    node_samples: samples of each node's own model.
     gradient_norm: for peers, whether to compute the gradient of the mean model on all data.
     sharpness: whether to measure how sharp the loss is around the model: the rise of the loss one
         ascent step away and the largest eigenvalue of its Hessian, on 512 training samples.
     """
 
-    every: int = 1
-    batch_size: int = 1000
+    every: int | None = None
+    first: bool | None = None
+    samples: int | None = None
+    batch_size: int | None = None
     train_loss: bool = False
-    node_accuracy: bool = True
+    node_accuracy: bool | None = None
+    node_samples: int | None = None
     gradient_norm: bool = False
     sharpness: bool = False
+
+    def due(self, round: int, rounds: int) -> bool:
+        """Return whether this round of so many is evaluated."""
+        regular = round % (self.every or 1) == 0
+        return regular or round == rounds or (round == 1 and bool(self.first))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +180,9 @@ class RunSettings:
     x0: Vector
     facts: Facts
     rounds: int
-    evaluation: EvaluationOptions
+    evaluation: EvaluationOptions  # with nothing left open but what means all samples
+    tests: str  # what is evaluated, by what and why so often, for a reader
+    forward: ForwardKernel | None  # what evaluates models; None for torch
     execution: ExecutionRecord
     checkpoint_every: int = 1
     clock: Clock | None = None

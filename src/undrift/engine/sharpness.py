@@ -9,6 +9,7 @@ Both are of the loss F on a sample of the training data, without dropout and wei
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from undrift import keyed
 from undrift.core import Vector
 from undrift.data.clients import Clients
 from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator
+from undrift.engine.world import World
 from undrift.errors import UndriftError
 from undrift.gradients.task import Task
 from undrift.models.layout import eval_mode
@@ -53,7 +55,7 @@ def sampled(evaluator: Evaluator, seed: int) -> Evaluator:
         index = torch.from_numpy(clients.index[clients.offsets[owners] + places])
         pair = clients.inputs[index], clients.targets[index]
         clients, population = Clients([pair]), np.ones(1)
-    return Evaluator(evaluator.task, clients, population, evaluator.batch)
+    return replace(evaluator, clients=clients, population=population, world=World())
 
 
 def sharpness(evaluator: Evaluator, x: Vector, seed: int) -> Sharpness:

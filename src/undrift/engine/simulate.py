@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,15 @@ from undrift.engine.settings import (
     SimulationRequest,
 )
 from undrift.engine.setup import Setup, prepare
+from undrift.engine.tuning.frequency import (
+    RunCounts,
+    all_passes,
+    count_run,
+    describe,
+    settle,
+)
 from undrift.engine.tuning.rules import row_cost, worth_trimming
+from undrift.engine.tuning.scoring import PendingScoring
 from undrift.engine.tuning.select import ExecutionChoice, Workload, choose_execution
 from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
@@ -88,7 +96,8 @@ def simulate(
         may also be slow, fail or be away. Records gain a simulated clock. With `work=Deadline(60)`
         each client runs what its device can do in time.
     weight_decay, clip: on the data gradient, the clip (global L2 norm) first.
-    evaluation: what is evaluated and how often, e.g. `EvaluationOptions(every=10)`.
+    evaluation: what is evaluated and how often, e.g. `EvaluationOptions(every=10)`. By default so
+        often that it stays below a fifth of the work; `run.tests` tells (docs/evaluation.md).
     mode: "loop" runs one client at a time, "threads" several side by side, "stacked" many under
         vmap; "auto" chooses what suits the model, for long runs by a short calibration whose result
         is kept. The results agree up to float rounding.
@@ -106,6 +115,7 @@ def simulate(
     arguments = dict(locals())
     request = SimulationRequest(**arguments)
     setup = prepare(request)
+    settled = _settled_evaluation(request, setup)
     choice = _choose(request, setup)
     world = enter(simulate, arguments)  # from here on, other processes may take part
     require_enough_clients(world.size, clients, tap)
@@ -114,7 +124,7 @@ def simulate(
             world.require_same(_common_facts(request, setup))
             choice = _agree_on_kernels(request, setup, choice, world)
             world.share_model(setup.model)
-        run = _build_run(request, setup, choice, world)
+        run = _build_run(request, setup, choice, settled, world)
         links = {}
         if isinstance(run, PeerRun):
             digest = setup.links.digest() if setup.links else "None"
@@ -128,14 +138,18 @@ def check(
     model: nn.Module,
     clients: Clients,
     **options: Any,
-) -> None:
-    """Raise what `simulate` would raise in one process for these arguments; start nothing."""
+) -> RunCounts:
+    """Raise what `simulate` would raise in one process for these arguments; start nothing.
+
+    Return the counts of the run's work.
+    """
     defaults: dict[str, Any] = dict(simulate.__kwdefaults__ or {})
     arguments = {"algorithm": algorithm, "model": model, "clients": clients}
     request = SimulationRequest(**{**defaults, **arguments, **options})
     setup = prepare(request)
     if request.mode != "auto" or request.kernels == "require" or request.execution.compile:
         _choose(request, setup)  # which refuses what the model does not allow
+    return count_run(request, setup.planner, setup.facts)
 
 
 def _choose(request: SimulationRequest, setup: Setup, *, kernels: bool = True) -> ExecutionChoice:
@@ -168,18 +182,43 @@ def _agree_on_kernels(
     return replace(choice, gradients="torch (no kernel: a process has none)")
 
 
+@dataclass(frozen=True)
+class _SettledEvaluation:
+    """Says how a run is evaluated, and by what."""
+
+    options: EvaluationOptions
+    tests: str  # in words
+    scoring: PendingScoring
+
+
+def _settled_evaluation(request: SimulationRequest, setup: Setup) -> _SettledEvaluation:
+    """Decide how the run is evaluated, and begin to compile what does it."""
+    counts = [count_run(request, setup.planner, setup.facts)]
+    options = settle(request.evaluation, counts)
+    passes = all_passes(options, counts)
+    scoring = PendingScoring(setup.task, request.clients, request.kernels, passes)
+    return _SettledEvaluation(options, describe(options, counts, request.evaluation), scoring)
+
+
 def _build_run(
-    request: SimulationRequest, setup: Setup, choice: ExecutionChoice, world: World
+    request: SimulationRequest,
+    setup: Setup,
+    choice: ExecutionChoice,
+    evaluation: _SettledEvaluation,
+    world: World,
 ) -> Run:
     """Return the run of this process."""
     threads = request.execution.threads or torch.get_num_threads()
     task = replace(choice.task, oracle=choice.task.oracle.with_threads(threads))
+    scoring = evaluation.scoring.result()
     settings = RunSettings(
         training=tuple(part.training for part in request.model.modules()),
         x0=task.layout.unite(setup.model),
         facts=setup.facts,
         rounds=request.rounds,
-        evaluation=request.evaluation,
+        evaluation=evaluation.options,
+        tests=f"{evaluation.tests}, by {scoring.why}",
+        forward=scoring.kernel,
         execution=ExecutionRecord(
             mode=choice.candidate.mode,
             channels_last=task.channels_last,
@@ -215,7 +254,8 @@ def _common_facts(request: SimulationRequest, setup: Setup) -> dict[str, str]:
         "the test set": _digest(request.clients.test),
         "the validation set": _digest(request.clients.validation),
         "train_loss": repr(evaluation.train_loss),
-        "node_accuracy": repr(evaluation.node_accuracy),
+        "node_accuracy": repr((evaluation.node_accuracy, evaluation.node_samples)),
+        "samples": repr(evaluation.samples),
         "gradient_norm": repr(evaluation.gradient_norm),
         "sharpness": repr(evaluation.sharpness),
         "whether there is a checkpoint": repr(request.checkpoint is not None),

@@ -61,7 +61,9 @@ def _check_options(evaluation: EvaluationOptions, execution: ExecutionOptions) -
     require(isinstance(evaluation, EvaluationOptions), "simulate", expected, evaluation)
     expected = "execution as undrift.ExecutionOptions(threads=2)"
     require(isinstance(execution, ExecutionOptions), "simulate", expected, execution)
-    _require_counts("EvaluationOptions", every=evaluation.every, batch_size=evaluation.batch_size)
+    for name in ("every", "samples", "batch_size", "node_samples"):
+        count = getattr(evaluation, name)
+        _require_counts("EvaluationOptions", **{name: 1 if count is None else count})
     chunk_size = 1 if execution.chunk_size is None else execution.chunk_size
     threads = 1 if execution.threads is None else execution.threads
     _require_counts("ExecutionOptions", chunk_size=chunk_size, threads=threads)

@@ -75,7 +75,7 @@ def _job_hours(experiment: Experiment, method: Method) -> float:
     batch = training.batch_size or own
     samples = _samples(work, batch, own) * _cohort(experiment, method, clients)
     gradients = 2 if method.name in TWICE else 1
-    evaluations = test * FORWARD / experiment.evaluation.every
+    evaluations = test * FORWARD / (experiment.evaluation.every or 1)
     a_round = samples * gradients + evaluations
     return training.rounds * a_round * _milliseconds(experiment) / 3.6e6
 

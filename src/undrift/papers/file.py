@@ -184,9 +184,12 @@ class Paper(Part):
 def panel_experiment(experiment: Experiment, panel: Panel) -> Experiment:
     """Return the experiment of a panel: its settings and its methods, and grids that concern them.
 
-    A field that names a method that the panel does not have is an error of the file.
+    Documents test in every round where they do not say otherwise. A field that names a method that
+    the panel does not have is an error of the file.
     """
     changed = experiment.changed(panel.set)
+    if changed.evaluation.every is None:
+        changed = changed.changed({"evaluation.every": 1})
     if panel.methods is None:
         return changed
     return with_methods(changed, panel.methods)

@@ -34,7 +34,7 @@ class StoredTrial:
     status: str
     values: dict[str, float | str]  # by the text of the document's quantity
     cell: dict[str, Any] = field(default_factory=dict)  # of the grid
-    validation: float | None = None  # mean accuracy of the last ten evaluations on validation data
+    validation: float | None = None  # mean accuracy of the last ten rounds on validation data
 
     def value(self, quantity: Quantity) -> Value | None:
         """Return the value of a quantity, or None if it was not measured."""

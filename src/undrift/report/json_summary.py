@@ -49,6 +49,7 @@ def trial_summary(trial: Trial, smoothing: str = "raw") -> dict[str, Any]:
         "bytes": round(up + down),
         "gradients": round(trial.total("gradients")),
         "seconds": trial.total("seconds"),
+        "evaluation_seconds": trial.total("evaluation_seconds"),
         "simulated_seconds": trial.total("simulated_seconds") or None,
         "reason": trial.reason,
         **peer_figures([trial]),
@@ -81,6 +82,7 @@ def _figures(seeds: Sequence[Trial], experiment: Experiment) -> dict[str, Any]:
         "bytes": [round(trial.megabytes * 1e6) for trial in seeds],
         "gradients": [trial.total("gradients") for trial in seeds],
         "seconds": [trial.total("seconds") for trial in seeds],
+        "evaluation_seconds": [trial.total("evaluation_seconds") for trial in seeds],
         "simulated_seconds": [trial.total("simulated_seconds") for trial in seeds],
         "model_sha256": [trial.model_sha256 for trial in seeds],
     }

@@ -27,7 +27,8 @@ AGAINST = {  # horizontal axis -> its label
     "bytes": "megabytes sent",
     "gradients": "gradients",
     "samples": "training samples",
-    "seconds": "seconds",
+    "seconds": "seconds of training",
+    "all_seconds": "seconds",
     "simulated_seconds": "simulated seconds",
 }
 SHOWN = 5  # rounds in the table of a run
@@ -245,7 +246,8 @@ _ALWAYS: Columns = {
     "bytes_up": ("MB up", _form("{:.3f}", 1e-6)),
     "bytes_down": ("MB down", _form("{:.3f}", 1e-6)),
     "gradients": ("gradients", str),
-    "seconds": ("s", _form("{:.3f}")),
+    "seconds": ("training s", _form("{:.3f}")),
+    "evaluation_seconds": ("tests s", _form("{:.3f}")),
 }
 _IF_MEASURED: Columns = {
     "simulated_seconds": ("simulated s", _form("{:.4g}")),
@@ -291,5 +293,6 @@ def _notes(source: RunLike | Sequence[Record], records: Sequence[Record]) -> Ite
     clock = f", {totals.simulated_seconds:.4g} simulated" if totals.simulated_seconds else ""
     yield (
         f"In all {totals.bytes_up / 1e6:.3f} MB up, {totals.bytes_down / 1e6:.3f} MB down, "
-        f"{totals.gradients} gradients on {totals.samples} samples, {totals.seconds:.3f} s{clock}."
+        f"{totals.gradients} gradients on {totals.samples} samples, {totals.all_seconds:.3f} s "
+        f"({totals.seconds:.3f} training, {totals.evaluation_seconds:.3f} tests){clock}."
     )

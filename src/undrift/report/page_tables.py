@@ -173,7 +173,12 @@ def results(comparison: Comparison) -> ReportTable:
         columns["variation"] = _cells(unsteady, _mean)
     columns["MB"] = _cells(gather(methods, lambda t: t.megabytes), _mean)
     columns["gradients"] = _cells(gather(methods, lambda t: t.total("gradients")), _count)
-    columns["seconds"] = _cells(gather(methods, lambda t: t.total("seconds")), _mean)
+    columns["training\u00a0s"] = _cells(gather(methods, lambda t: t.total("seconds")), _mean)
+    tests = gather(methods, lambda t: t.total("evaluation_seconds"))
+    columns["tests\u00a0s"] = _cells(tests, _mean)
+    columns["seconds"] = _cells(
+        gather(methods, lambda t: t.total("seconds") + t.total("evaluation_seconds")), _mean
+    )
     if any(timed(trial) for trial in comparison.trials):
         simulated = gather(methods, lambda t: t.total("simulated_seconds") if timed(t) else None)
         columns["simulated\u00a0s"] = _cells(simulated, _mean)

@@ -20,10 +20,10 @@ from undrift.results.trial import CellScore, Trial
 
 Methods = Mapping[str, Sequence[Trial]]  # the seeds of each method
 NOTES = {  # smoothing -> what the accuracy of the table is
-    "raw": "accuracy: mean of the last ten evaluations on the test set",
-    "ema": "accuracy: moving average (EMA 0.9) of the evaluations on the test set, targets as well",
-    "window": "accuracy: mean of the last ten evaluations on the test set, targets as well",
-    "best": "accuracy: best of all evaluations on the test set, targets as well",
+    "raw": "accuracy: mean of the tests in the last ten rounds",
+    "ema": "accuracy: moving average (EMA 0.9) over rounds of the tests, targets as well",
+    "window": "accuracy: mean of the tests in the last ten rounds, targets as well",
+    "best": "accuracy: best of all tests, targets as well",
 }
 WIDTH = 160  # A table that no terminal cuts has so many columns of characters.
 
@@ -92,7 +92,7 @@ def methods_table(
         *_cell_heading(swept),
         "accuracy %",
         *(f"rounds to {100 * target:g} %" for target in evaluation.target),
-        *("MB sent", "gradients", "s"),
+        *("MB sent", "gradients", "s (training + tests)"),
         *drifts,
         *(("simulated s", "in use %") if timed else ()),
         *(PEER_COLUMNS[key][0] for key in peers),
@@ -105,7 +105,7 @@ def methods_table(
             *(_reached(seeds, target, evaluation.smoothing) for target in evaluation.target),
             spread_text([trial.megabytes for trial in seeds], "{:.2f}"),
             f"{np.mean([trial.total('gradients') for trial in seeds]):.0f}",
-            f"{np.mean([trial.total('seconds') for trial in seeds]):.1f}",
+            _seconds(seeds),
             *(_drift(seeds, drift) for drift in drifts),
             *(_clock(seeds) if timed else ()),
             *(PEER_COLUMNS[key][1](figures[name].get(key)) for key in peers),
@@ -164,6 +164,15 @@ def _drift(seeds: Sequence[Trial], name: str) -> str:
     drifts = [trial.facts.get("drift", {}) for trial in seeds]
     values = [each[name] for each in drifts if name in each]
     return f"{np.mean(values):.3g}" if values else "-"
+
+
+def _seconds(seeds: Sequence[Trial]) -> str:
+    """Return the seconds in all, and those of training and of tests."""
+    training, tests = (
+        float(np.mean([trial.total(name) for trial in seeds]))
+        for name in ("seconds", "evaluation_seconds")
+    )
+    return f"{training + tests:.1f} ({training:.1f} + {tests:.1f})"
 
 
 def _clock(seeds: Sequence[Trial]) -> tuple[str, str]:

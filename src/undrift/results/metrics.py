@@ -1,7 +1,8 @@
 """The numbers that papers report of a run, as functions of its records.
 
-Rounds that were not evaluated have no accuracy and no loss; they are left out, so a smoothing goes
-from evaluation to evaluation. Costs count in every round.
+Rounds that were not evaluated have no accuracy and no loss and are left out. What is smoothed or
+averaged goes by rounds, so it means the same however often a run was evaluated. Costs count in
+every round.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from undrift.check import is_finite, is_whole, require, require_choice
 from undrift.results.record import PeerRecord, Record
 
 METRICS = (*(field.name for field in fields(PeerRecord) if field.name != "round"), "stationarity")
-COSTS = ("bytes", "gradients", "samples", "seconds", "simulated_seconds")
+COSTS = (
+    "bytes",
+    "gradients",
+    "samples",
+    "seconds",
+    "evaluation_seconds",
+    "all_seconds",
+    "simulated_seconds",
+)
+_SUMS = {"bytes": ("bytes_up", "bytes_down"), "all_seconds": ("seconds", "evaluation_seconds")}
 _HIGHER = (
     "accuracy",
     "validation_accuracy",
@@ -83,9 +93,14 @@ def _ema_by_round(rounds: Sequence[int], values: Sequence[float]) -> list[float]
 
 def _window_by_round(rounds: Sequence[int], values: Sequence[float]) -> list[float]:
     """Return `window` over rounds: the mean of the values of the last ten rounds."""
+    return _means_by_round(rounds, values, WINDOW)
+
+
+def _means_by_round(rounds: Sequence[int], values: Sequence[float], size: int) -> list[float]:
+    """Return at each round the mean of the values of the last `size` rounds."""
     means = []
     for now in rounds:
-        recent = [v for r, v in zip(rounds, values, strict=True) if now - WINDOW < r <= now]
+        recent = [v for r, v in zip(rounds, values, strict=True) if now - size < r <= now]
         means.append(math.fsum(recent) / len(recent))
     return means
 
@@ -146,9 +161,12 @@ def rounds_to(
 
 
 def cumulative(records: Sequence[Record], cost: str) -> list[float]:
-    """Return what the run had cost after each of its rounds; bytes are those up and down."""
+    """Return what the run had cost after each of its rounds.
+
+    "bytes" are those up and down, "all_seconds" those of training and of evaluation.
+    """
     require_choice("cumulative", "cost", cost, COSTS)
-    names = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
+    names = _SUMS.get(cost, (cost,))
     spent = [[getattr(record, name) for name in names] for record in records]
     timed = all(None not in each for each in spent)
     require(timed, "cumulative", f"records with {cost}", None, "run with devices to have a clock")
@@ -186,10 +204,11 @@ def best(records: Sequence[Record], metric: str = "accuracy") -> float | None:
 
 
 def last(records: Sequence[Record], count: int = 10, metric: str = "accuracy") -> float | None:
-    """Return the mean of up to `count` last evaluations, or None if never measured."""
+    """Return the mean over the last `count` rounds up to the last evaluation, None without one."""
     require(is_whole(count) and count >= 1, "last", "count >= 1, a whole number", count)
-    values = curve(records, metric).values[-count:]
-    return math.fsum(values) / len(values) if values else None
+    line = curve(records, metric)
+    means = _means_by_round(line.rounds, line.values, count)
+    return means[-1] if means else None
 
 
 def variation(records: Sequence[Record], size: int = 10) -> float | None:
@@ -198,9 +217,10 @@ def variation(records: Sequence[Record], size: int = 10) -> float | None:
     The moving average is that of `window`. FedACG reports 2.26 for itself and 10.30 for FedAvgM,
     perhaps with another average.
     """
-    values = curve(records).values
-    averages = window(values, size)
-    apart = [(100 * (v - a)) ** 2 for v, a in zip(values, averages, strict=True)]
+    require(is_whole(size) and size >= 1, "variation", "size >= 1, a whole number", size)
+    line = curve(records)
+    averages = _means_by_round(line.rounds, line.values, size)
+    apart = [(100 * (v - a)) ** 2 for v, a in zip(line.values, averages, strict=True)]
     return math.fsum(apart) / len(apart) if apart else None
 
 

@@ -18,7 +18,8 @@ class Record:
     bytes_down: int
     gradients: int  # minibatch gradients evaluated, over all clients
     samples: int  # samples those gradients were taken on
-    seconds: float  # wall time of the round without evaluation
+    seconds: float  # wall time of the round without evaluation, which is `evaluation_seconds`
+    evaluation_seconds: float = field(default=0.0, kw_only=True)
     train_loss: float | None = field(default=None, kw_only=True)  # objective; None unless asked for
     # The next two are None unless validation samples were split off; nobody trains on these.
     validation_loss: float | None = field(default=None, kw_only=True)
@@ -46,7 +47,8 @@ class Record:
         if self.accuracy is not None:
             parts.append(f"accuracy {self.accuracy:.4f}")
         parts.append(f"up {self.bytes_up / 1e6:.3f} MB  down {self.bytes_down / 1e6:.3f} MB")
-        parts.append(f"gradients {self.gradients}  {self.seconds:.3f} s")
+        seconds = f"{self.seconds:.3f} s + {self.evaluation_seconds:.3f} s evaluating"
+        parts.append(f"gradients {self.gradients}  {seconds}")
         if self.simulated_seconds is not None:
             parts.append(f"simulated {self.simulated_seconds:.3f} s")
         return "  ".join(parts)
@@ -83,8 +85,14 @@ class Totals:
     bytes_down: int = 0
     gradients: int = 0
     samples: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of training
+    evaluation_seconds: float = 0.0
     simulated_seconds: float = 0.0  # the simulated clock
+
+    @property
+    def all_seconds(self) -> float:
+        """Return the seconds of training and evaluation together."""
+        return self.seconds + self.evaluation_seconds
 
     def add(self, record: Record) -> None:
         """Add the costs of one round."""

@@ -59,20 +59,23 @@ class Trial:
         return float(sum(getattr(r, name) or 0 for r in self.records))
 
     def recent(self, name: str) -> float | None:
-        """Return the mean of a field over the last ten rounds that have it, or None without any."""
-        values = [getattr(record, name, None) for record in self.records]
-        recent = [value for value in values if value is not None][-10:]
+        """Return the mean of a field over ten rounds up to the last that has it, None without any.
+
+        Rounds count and not evaluations, so that it means the same however often a run is tested.
+        """
+        have = [(r.round, v) for r in self.records if (v := getattr(r, name, None)) is not None]
+        recent = [value for round, value in have if round > have[-1][0] - 10]
         return float(np.mean(recent)) if recent else None
 
     @property
     def last(self) -> float:
-        """Return the mean accuracy of the last ten evaluations, steadier than that of the last."""
+        """Return the mean accuracy of the last ten rounds, steadier than that of the last."""
         return self.reached() or 0.0
 
     def reached(self, smoothing: str = "raw", metric: str = "accuracy") -> float | None:
         """Return the smoothed metric at the last evaluation, or None if it was never measured.
 
-        Where nothing is smoothed, it is the mean of the last ten evaluations.
+        Where nothing is smoothed, it is the mean over the last ten rounds.
         """
         if smoothing == "raw":
             return self.recent(metric)

@@ -6,7 +6,8 @@ Clients and model depend on the seed alone, so every method of a comparison has 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
 from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord
 from undrift.engine.simulate import check, simulate
+from undrift.engine.tuning.frequency import RunCounts, settle
 
 
 @lru_cache(maxsize=4)
@@ -121,9 +123,29 @@ def build_run(experiment: Experiment, method: Method, seed: int, **options: Any)
     return simulate(**_arguments(experiment, method, seed, **options))
 
 
-def check_run(experiment: Experiment, method: Method, seed: int, **options: Any) -> None:
-    """Raise what `build_run` would raise, without building the run."""
-    check(**_arguments(experiment, method, seed, **options))
+def check_run(experiment: Experiment, method: Method, seed: int, **options: Any) -> RunCounts:
+    """Raise what `build_run` would raise, without building the run; return its work in counts."""
+    return check(**_arguments(experiment, method, seed, **options))
+
+
+def evaluation_options(experiment: Experiment) -> EvaluationOptions:
+    """Return what the experiment says about evaluation."""
+    names = {field.name for field in fields(EvaluationOptions)} - {"batch_size"}
+    return EvaluationOptions(**{name: getattr(experiment.evaluation, name) for name in names})
+
+
+def with_tests(experiment: Experiment, counts: Sequence[RunCounts]) -> Experiment:
+    """Return the experiment with how often all its runs are tested, decided for them together.
+
+    Methods are compared in the same rounds on the same samples, however much each of them does.
+    """
+    if experiment.evaluation.every is not None or not counts:
+        return experiment
+    settled = settle(evaluation_options(experiment), counts)
+    names = ("every", "first", "samples", "node_samples")
+    chosen = {name: getattr(settled, name) for name in names}
+    evaluation = experiment.evaluation.model_copy(update=chosen)
+    return experiment.model_copy(update={"evaluation": evaluation})
 
 
 def _arguments(
@@ -150,12 +172,9 @@ def _arguments(
         "seed": seed,
         "weight_decay": training.weight_decay,
         "clip": training.clip or None,
-        "evaluation": EvaluationOptions(
-            every=evaluation.every,
-            train_loss=evaluation.train_loss,
-            node_accuracy=evaluation.node_accuracy,
+        "evaluation": replace(
+            evaluation_options(experiment),
             gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
-            sharpness=evaluation.sharpness,
         ),
         "execution": ExecutionOptions(threads=engine.threads, compile=engine.compile, like=like),
         "devices": build_fleet(experiment.devices, len(clients), seed),

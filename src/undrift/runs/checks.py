@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from undrift.check import is_whole, require
 from undrift.config.experiment import Experiment
+from undrift.engine.tuning.frequency import RunCounts
 from undrift.engine.validate import require_enough_clients
 from undrift.optim.schedules import resolve, scheduled
 from undrift.results.filenames import EXPERIMENT
@@ -17,9 +18,10 @@ from undrift.runs.run_job import has_data_of, new_trial
 from undrift.runs.spelling import Spelling
 
 
-def check_jobs(planned: Sequence[Job]) -> None:
-    """Raise if a job cannot be run."""
-    checked: set[str] = set()
+def check_jobs(planned: Sequence[Job]) -> list[RunCounts]:
+    """Raise if a job cannot be run, and return the work of each."""
+    checked: dict[str, RunCounts] = {}
+    counts = []
     for job in planned:
         engine, method = job.experiment.engine, job.method
         for name in ("drift", "cka", "surface"):  # which see local models through a tap
@@ -37,8 +39,9 @@ def check_jobs(planned: Sequence[Job]) -> None:
         # but the data, and a method checks its hyper-parameters when it is built.
         kind = kind_of(job)
         if kind not in checked:
-            checked.add(kind)
-            check_run(job.experiment, method, job.seed)
+            checked[kind] = check_run(job.experiment, method, job.seed)
+        counts.append(checked[kind])
+    return counts
 
 
 def check_side_by_side(experiment: Experiment, options: RunOptions) -> None:

@@ -25,7 +25,7 @@ from undrift.report.style import can_draw
 from undrift.results.filenames import DRIFT, SURFACE, SURFACE_PICTURE
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.results.trial import Trial, write_result
-from undrift.runs.build import build_clients, build_model
+from undrift.runs.build import build_clients, build_model, evaluation_options
 from undrift.runs.jobs import Job
 
 CKA_SAMPLES = 256  # of the test set, on which the features of local models are compared
@@ -39,9 +39,10 @@ class LocalModels:
         evaluation, rounds = job.experiment.evaluation, job.experiment.training.rounds
         self.drift: Drift | None = None
         if evaluation.cka:
+            options = evaluation_options(job.experiment)
 
             def evaluated(round: int) -> bool:
-                return round % evaluation.every == 0 or round == rounds
+                return options.due(round, rounds)
 
             self.drift = Drift(cka=_model_and_inputs(job), cka_in=evaluated)
         elif evaluation.drift:

@@ -32,12 +32,13 @@ class Begun:
     algorithm: str
     execution: ExecutionRecord
     processes: int
+    tests: str  # how often and on how many samples models are tested
     round: int  # not 0 if the run goes on from a checkpoint
 
     @classmethod
     def of(cls, run: Run) -> Begun:
         """Return what there is to say of a run before its first round."""
-        return cls(repr(run.algorithm), run.execution, run.world.size, run.round)
+        return cls(repr(run.algorithm), run.execution, run.world.size, run.tests, run.round)
 
 
 class Observer:
@@ -187,6 +188,7 @@ class _JobInProgress:
         self._facts = {
             **trial.facts,
             **run.execution.to_dict(),
+            "tests": run.tests,
             "processes": run.world.size,
             "data": data_counts(job.experiment.data),
         }

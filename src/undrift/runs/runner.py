@@ -16,7 +16,7 @@ from undrift.results.environment import environment
 from undrift.results.filenames import EXPERIMENT
 from undrift.results.tracking import parse as parse_tracker
 from undrift.results.trial import Trial
-from undrift.runs.build import resolve_experiment
+from undrift.runs.build import resolve_experiment, with_tests
 from undrift.runs.checks import (
     check_jobs,
     check_named_checkpoints,
@@ -50,10 +50,9 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
     if launched():  # Sums depend on the number of processes, so the experiment says how many.
         experiment = experiment.changed({"engine.processes": int(os.environ["WORLD_SIZE"])})
     experiment = resolve_experiment(experiment)
-    search = new_search(experiment, options.search, options.spelling) if options.search else None
-    planned = jobs(experiment) if search is None else search.probes()
     check_side_by_side(experiment, options)
-    check_jobs(planned)
+    experiment = with_tests(experiment, check_jobs(_planned(experiment, options)[1]))
+    search, planned = _planned(experiment, options)
     world = join(experiment.engine.timeout) if launched() else World()
     with world.failure_scope():
         world.require_same(_shared_settings(experiment, planned))
@@ -69,6 +68,14 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
         repeats = _repeated(experiment, options.reads)
         recorder = Recorder(folder, world.head, options.hash_always, options.track, repeats)
         return _Runner(experiment, recorder, options, search, world).run(planned)
+
+
+def _planned(experiment: Experiment, options: RunOptions) -> tuple[Search | None, list[Job]]:
+    """Return the search, if one is wanted, and the jobs, or the first ones of the search."""
+    if not options.search:
+        return None, jobs(experiment)
+    search = new_search(experiment, options.search, options.spelling)
+    return search, list(search.probes())
 
 
 class _Runner:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections import defaultdict
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno",
 COMPILER_SECONDS = 300  # after which a compilation has failed
 
 _loaded: dict[str, ctypes.CDLL] = {}
+_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # one for each library
 _lock = threading.Lock()
 
 
@@ -38,6 +40,8 @@ def library(source: str) -> ctypes.CDLL:
     facts = [source, *command, _version(compiler[0]), processor()]
     name = hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
     with _lock:
+        own = _locks[name]
+    with own:  # Different libraries are built side by side.
         if name not in _loaded:
             _loaded[name] = _load_or_build(source, command, _folder() / f"{name}.so")
         return _loaded[name]

@@ -112,10 +112,10 @@ extern "C" int undrift_gradients(
 
 def emit(chain: Chain) -> str:
     """Return the source of a library with the one function `undrift_gradients`."""
-    before, flat = _parts(chain)
+    before, flat = layer_parts(chain)
     images = ImageCode(stages_of(before))
     width = math.prod(before[-1].out if before else chain.inputs)
-    rows = RowCode(flat, _rows_source(before, width), images.learns)
+    rows = RowCode(flat, rows_source(before, width), images.learns)
     last = images.stages and f"{len(images.stages)}"
     through = _forward_through_blocks(chain, images, width) if last else []
     back = _back_through_blocks(images, width) if last and images.learns else []
@@ -145,7 +145,7 @@ def emit(chain: Chain) -> str:
     return "".join(here.joinpath(part).read_text(encoding="utf-8") for part in PARTS) + program
 
 
-def _parts(chain: Chain) -> tuple[list[Layer], list[Layer]]:
+def layer_parts(chain: Chain) -> tuple[list[Layer], list[Layer]]:
     """Return the layers that work on images, in lanes, and those that work on rows."""
     layers = list(chain.layers)
     flat = [i for i, layer in enumerate(layers) if isinstance(layer, Flatten)]
@@ -153,7 +153,8 @@ def _parts(chain: Chain) -> tuple[list[Layer], list[Layer]]:
     return layers[:cut], [layer for layer in layers[cut:] if not isinstance(layer, Flatten)]
 
 
-def _rows_source(before: list[Layer], width: int) -> str:
+def rows_source(before: list[Layer], width: int) -> str:
+    """Return the C++ of the rows that the first flat layer sees."""
     return f"Packed{{r0, {width}}}" if before else "Pointed{inputs}"
 
 

@@ -29,6 +29,7 @@ class ImageCode:
         self.block: list[str] = []  # members of `s`
         self.fixed: list[str] = []  # members of `f`
         self.before: list[str] = []  # runs once for a client
+        self.packed: list[str] = []  # the part of it that the forward pass needs
         self.forward: list[str] = []  # runs for each block
         self.backward: list[list[str]] = []  # runs for each block, in reverse order of the stages
         self.after: list[str] = []  # runs once for a client
@@ -111,10 +112,8 @@ class ImageCode:
             f"float f{i}[L{i}::O * L{i}::TAPS];",
             f"vec p{i}[L{i}::CHANNELS * L{i}::PLACES];",
         ]
-        self.before += [
-            f"L{i}::pack(x + {conv.weight}, f.f{i});",
-            f"std::memset(f.w{i}, 0, sizeof f.w{i});",
-        ]
+        self.packed.append(f"L{i}::pack(x + {conv.weight}, f.f{i});")
+        self.before += [self.packed[-1], f"std::memset(f.w{i}, 0, sizeof f.w{i});"]
         self.after.append(f"sum_lanes(f.w{i}, L{i}::O * L{i}::TAPS, g + {conv.weight});")
         if conv.bias is None:
             return "nullptr", "nullptr"
