@@ -95,3 +95,23 @@ def test_processes_started_by_hand_make_a_run(tmp_path):
     assert outputs[1] == ""  # rank 0 speaks and writes for all
     assert (tmp_path / "out-0" / "records.jsonl").exists()
     assert not (tmp_path / "out-1").exists()
+
+
+COMPILER = """
+import gc, sys, weakref
+import torch.distributed as dist
+from undrift.engine.processes.rendezvous import meet
+
+world = meet(dist.HashStore(), 0, 1, 30)
+assert "torch._dynamo" not in sys.modules, "starting has waited for torch's compiler"
+import torch._dynamo
+group = weakref.ref(dist.group.WORLD)
+world.close()
+gc.collect()
+assert group() is None, "torch's compiler holds the group"
+"""
+
+
+def test_torchs_compiler_is_not_imported_before_it_is_used_and_never_holds_the_group():
+    done = subprocess.run([sys.executable, "-c", COMPILER], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
