@@ -23,6 +23,9 @@ lint: $(READY)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 
+# Tests start many interpreters, and each would compile the package again.
+test-fast test-long: export PYTHONDONTWRITEBYTECODE =
+
 test-fast: $(READY)
 	$(BIN)/pytest -n $(WORKERS)
 

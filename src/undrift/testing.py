@@ -179,15 +179,25 @@ def check_deterministic(algorithm: Algorithm) -> None:
 
 
 def check_schedules(algorithm: Algorithm) -> None:
-    """Check that a hyper-parameter as a constant schedule is the same as the number."""
+    """Check that hyper-parameters as constant schedules are the same as the numbers."""
     plain = finish(start(algorithm))
-    for field in dataclasses.fields(algorithm):
-        value = getattr(algorithm, field.name)
-        if isinstance(value, float) and not isinstance(value, Schedule):
-            constant = Schedule(lambda t, value=value: value)  # type: ignore[misc]
-            scheduled = dataclasses.replace(algorithm, **{field.name: constant})
-            same = torch.equal(finish(start(scheduled)), plain)
-            assert same, f"{field.name} as a schedule changes the result"
+    constants = {
+        field.name: Schedule(lambda t, value=value: value)  # type: ignore[misc]
+        for field in dataclasses.fields(algorithm)
+        if isinstance(value := getattr(algorithm, field.name), float)
+        and not isinstance(value, Schedule)
+    }
+    if _ends_at(plain, algorithm, constants):
+        return
+    for name, constant in constants.items():
+        same = _ends_at(plain, algorithm, {name: constant})
+        assert same, f"{name} as a schedule changes the result"
+    raise AssertionError(f"{', '.join(constants)} as schedules change the result together")
+
+
+def _ends_at(x: Tensor, algorithm: Algorithm, fields: dict[str, Schedule]) -> bool:
+    """Return whether the algorithm ends with x, bit by bit, when it has other fields."""
+    return torch.equal(finish(start(dataclasses.replace(algorithm, **fields))), x)
 
 
 def check_repeatable(algorithm: Algorithm) -> None:

@@ -32,6 +32,11 @@ class Broken(ud.FedAvg):
 
     defect: str = ""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.defect == "derives":  # again whenever a schedule is replaced by its number
+            object.__setattr__(self, "server_lr", self.server_lr / 2)
+
     def local(self, down: Any, client: Any, steps: Any) -> Any:
         up, client = super().local(down, client, steps)
         if self.defect == "mutates":
@@ -74,6 +79,11 @@ def test_checks_catch_defects(defect: str, check: Any) -> None:
     MEMORY.clear()
     with pytest.raises((AssertionError, ud.UndriftError)):
         check(Broken(lr=0.1, defect=defect))
+
+
+def test_the_hyper_parameter_whose_schedule_changes_the_result_is_named() -> None:
+    with pytest.raises(AssertionError, match="lr as a schedule changes the result"):
+        testing.check_schedules(Broken(lr=0.1, defect="derives"))
 
 
 def test_mutable_algorithms_are_refused() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -212,7 +213,7 @@ def test_control_c_keeps_what_was_done(tmp_path: Path) -> None:
     )  # fmt: skip
     records = tmp_path / "x" / "records.jsonl"
     while process.poll() is None and not (records.exists() and records.stat().st_size > 500):
-        pass
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -77,7 +77,7 @@ def test_import_undrift_imports_nothing_heavy() -> None:
 
 def test_a_simulation_imports_nothing_that_it_does_not_use() -> None:
     code = "import undrift as ud\nud.simulate, ud.FedAvg, ud.topology, ud.data, ud.models, ud.cost"
-    modules, _ = imported(code)
+    modules, _ = imported(f"{code}\nud.data.digits()")
     assert "torch" in modules
     assert not modules & UNASKED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 import undrift as ud
 from undrift import keyed
+from undrift.data import embedded
 
 
 @settings(deadline=None, max_examples=40)
@@ -83,6 +86,22 @@ def test_digits_are_embedded_split_and_scaled() -> None:
     assert float(train.min()) == 0.0
     assert float(train.max()) == 1.0
     assert sorted(labels.unique().tolist()) == list(range(10))
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["its file", "its function"])
+def test_digits_are_those_of_scikit_learn(found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not found:
+        monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    table, raw = embedded._table_of_digits.__wrapped__(), load_digits()
+    assert np.array_equal(table[:, :64], raw.data)
+    assert np.array_equal(table[:, 64], raw.target)
+
+
+def test_digits_need_scikit_learn_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ud.UndriftError, match=r"scikit-learn, .*; pip install 'undrift\[digits\]'"):
+        embedded._table_of_digits.__wrapped__()
 
 
 def test_clients_are_views_of_one_pool() -> None:

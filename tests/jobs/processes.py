@@ -1,4 +1,4 @@
-"""What `test_group.py` runs in 1, 2, 3 and 4 processes: `torchrun ... processes.py FOLDER`.
+"""What `test_group.py` runs in 1, 2, 3 and 4 processes: `main` with a folder as its argument.
 
 Rank 0 writes what every part found to FOLDER/found.json and the models to FOLDER/models.
 """
@@ -264,7 +264,3 @@ def sent_by_marsit(world: Any) -> dict[str, int]:
     next(run)
     sent = int(world.gather([world.transport.sent - before]).sum())
     return {"bytes": sent, "coordinates": 18, "messages": 2 * (world.size - 1) * world.size}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What `test_network.py` runs in three processes: `torchrun ... wire.py FOLDER`."""
+"""What `test_network.py` runs in three processes: `main` with a folder as its argument."""
 
 from __future__ import annotations
 
@@ -167,7 +167,3 @@ def main() -> None:
     }
     Path(sys.argv[1], f"rank-{post.rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

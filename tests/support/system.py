@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -51,10 +52,10 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-def launch(processes: int, program: Path, *arguments: str, timeout: float = 240) -> str:
-    """Run a program under torchrun, fail if one of its processes does, and return its output."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(processes), str(program), *arguments]
+def launch(processes: int, job: ModuleType, *arguments: str, timeout: float = 240) -> str:
+    """Run a module's `main` in several processes, fail if one does, and return their output."""
+    command = [sys.executable, "-m", "tests.support.forks", str(processes), job.__name__]
+    command += arguments
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(

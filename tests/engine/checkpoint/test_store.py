@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,10 @@ def work_of(method: str) -> str:
     return "steps:2" if issubclass(METHODS[method], ud.AllReduce) else "uniform:1:4"
 
 
-def command(method: str, folder: Path, *more: str) -> list[str]:
-    arguments = ["run", method, "--rounds", "60", "--clients", "8", "--work", work_of(method)]
-    arguments += ["--checkpoint-every", "2", "--checkpoint", str(folder / "checkpoints")]
-    arguments += ["--quiet", "--json", "--out", str(folder / "out")]
-    return [sys.executable, "-m", "undrift", *arguments, *more]
-
-
-# Several processes with a pool of threads each would only wait for one another.
-ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
+def arguments(method: str, folder: Path) -> list[str]:
+    given = ["run", method, "--rounds", "60", "--clients", "8", "--work", work_of(method)]
+    given += ["--checkpoint-every", "2", "--checkpoint", str(folder / "checkpoints")]
+    return [*given, "--quiet", "--json", "--out", str(folder / "out")]
 
 
 # One of each kind: duals of clients and server, gossip, all-reduce.
@@ -53,13 +49,15 @@ THE_OTHERS = [name for name in METHODS if name not in METHODS_HERE + DIVERGING]
 @pytest.mark.parametrize(
     "method", [*METHODS_HERE, *(pytest.param(name, marks=pytest.mark.long) for name in THE_OTHERS)]
 )
-def test_a_run_killed_and_resumed_ends_with_the_same_hash(method: str, tmp_path: Path) -> None:
+def test_a_run_killed_and_resumed_ends_with_the_same_hash(
+    method: str, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
     checkpoints = tmp_path / "checkpoints"
     victim = subprocess.Popen(
-        command(method, tmp_path),
+        [sys.executable, "-m", "undrift", *arguments(method, tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=ALONE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     deadline = time.monotonic() + 120
     while not (rounds := sorted(checkpoints.glob("round-*[1-9]*"))) and victim.poll() is None:
@@ -68,14 +66,9 @@ def test_a_run_killed_and_resumed_ends_with_the_same_hash(method: str, tmp_path:
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL, "it ended before it could be killed"
     assert rounds
-    resumed = subprocess.run(
-        command(method, tmp_path, "--resume", str(checkpoints)),
-        capture_output=True,
-        text=True,
-        check=True,
-        env=ALONE,
-    )
-    shown = json.loads(resumed.stdout.splitlines()[-1])
+    code, out, err = call(*arguments(method, tmp_path), "--resume", str(checkpoints))
+    assert code == 0, err
+    shown = json.loads(out.splitlines()[-1])
     training = {"rounds": 60, "work": work_of(method)}
     whole = built_run({"name": method, "lr": DEFAULT_LR}, data={"clients": 8}, training=training)
     *_, last = whole

@@ -666,9 +666,16 @@ def test_own_norms_stay_below_d_g_squared_where_the_cascade_grows(workers, norm)
         assert deviation[1] > 1.5 * deviation[0]
 
 
+def norm_of_its_route(parameters: Mapping[str, Any]) -> bool:
+    """Return whether the norm is that with which a route is tried daily; merges meet both."""
+    ringlike = isinstance(parameters["route"], Ring | Torus)
+    return (parameters["norm"] == "l2") == (ringlike == (parameters["merge"] is Cascade))
+
+
 @norms
 @pytest.mark.parametrize("route", [Ring(), Torus(2, 2), Tree(), Server()], ids=name_of)
 @pytest.mark.parametrize("merge", [Cascade, OwnNorm], ids=lambda m: m.__name__)
+@pytest.mark.wide(daily=norm_of_its_route)
 def test_compression_by_the_norm_is_unbiased_on_every_route(merge, route, norm):
     rows, n = vectors(4, 16), 300
     made = torch.stack([reduced(rows, merge(norm), route, t=t)[0] for t in range(n)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,7 @@ from tests.support.system import launch, made_once
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each of the three ranks found."""
-    folder = made_once(
-        tmp_path_factory, "wire", lambda folder: launch(3, Path(job.__file__), str(folder))
-    )
+    folder = made_once(tmp_path_factory, "wire", lambda folder: launch(3, job, str(folder)))
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(3)]
 
 

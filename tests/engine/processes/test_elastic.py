@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import undrift as ud
+from undrift.config.experiment import Experiment
+from undrift.runs.folder import read_experiment
+
 ROUNDS = 120
 COMMON = ["--clients", "6", "--rounds", str(ROUNDS), "--evaluate-every", "40", "--quiet", "--json"]
 METHODS = {
@@ -72,17 +76,23 @@ def uninterrupted(tmp_path_factory):
     """The hash that every interrupted run of a method must end with."""
     made: dict[str, object] = {}
 
-    def hash_of(method: str) -> object:
+    def hash_of(method: str, experiment: Experiment) -> object:
         if method not in made:
-            job = Job(tmp_path_factory.mktemp(method), method)
-            made[method] = job.finish()["model_sha256"]
+            (trial,) = ud.run(experiment, out=tmp_path_factory.mktemp(method)).trials
+            assert trial.facts["processes"] == 2
+            made[method] = trial.model_sha256
         return made[method]
 
     return hash_of
 
 
-def killed_and_recovered(folder: Path, method: str, victim: int, after: int, wait: float) -> object:
-    """Kill one of the workers after so many rounds and some milliseconds; the final hash."""
+def killed_and_recovered(
+    folder: Path, method: str, victim: int, after: int, wait: float
+) -> tuple[object, Experiment]:
+    """Kill one of the workers after so many rounds and some milliseconds.
+
+    Return the final hash and the experiment.
+    """
     checkpoints = ["--checkpoint", str(folder / "saved"), "--checkpoint-every", "5"]
     job = Job(folder, method, *checkpoints, "--timeout", "60")
     try:
@@ -101,14 +111,14 @@ def killed_and_recovered(folder: Path, method: str, victim: int, after: int, wai
     assert "going on from round" in job.output.read_text()
     rounds = [json.loads(line)["round"] for line in job.records.read_text().splitlines()]
     assert rounds == list(range(1, ROUNDS + 1))
-    return final["model_sha256"]
+    return final["model_sha256"], read_experiment(folder / "out")
 
 
 def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_hash(
     tmp_path, uninterrupted
 ):
-    found = killed_and_recovered(tmp_path, "marsit", victim=1, after=23, wait=0.013)
-    assert found == uninterrupted("marsit")
+    found, experiment = killed_and_recovered(tmp_path, "marsit", victim=1, after=23, wait=0.013)
+    assert found == uninterrupted("marsit", experiment)
 
 
 TRIALS = [
@@ -120,8 +130,8 @@ TRIALS = [
 @pytest.mark.long
 @pytest.mark.parametrize(("method", "victim", "after", "wait"), TRIALS)
 def test_ten_kills_out_of_ten_recover(tmp_path, uninterrupted, method, victim, after, wait):
-    found = killed_and_recovered(tmp_path, method, victim, after, wait)
-    assert found == uninterrupted(method)
+    found, experiment = killed_and_recovered(tmp_path, method, victim, after, wait)
+    assert found == uninterrupted(method, experiment)
 
 
 @pytest.mark.long

@@ -59,7 +59,7 @@ def launched(request, tmp_path_factory, given):
 
     def make(folder: Path) -> None:
         (folder / "given").symlink_to(given[0])
-        launch(request.param, Path(job.__file__), str(folder))
+        launch(request.param, job, str(folder))
 
     folder = made_once(tmp_path_factory, f"{request.param}-processes", make)
     found = json.loads((folder / "found.json").read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -12,11 +11,7 @@ from pathlib import Path
 
 import pytest
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.support.forks import free_port
 
 
 def rank(number: int, size: int, port: int, program: list[str]) -> subprocess.Popen[str]:
@@ -95,3 +90,23 @@ def test_processes_started_by_hand_make_a_run(tmp_path):
     assert outputs[1] == ""  # rank 0 speaks and writes for all
     assert (tmp_path / "out-0" / "records.jsonl").exists()
     assert not (tmp_path / "out-1").exists()
+
+
+COMPILER = """
+import gc, sys, weakref
+import torch.distributed as dist
+from undrift.engine.processes.rendezvous import meet
+
+world = meet(dist.HashStore(), 0, 1, 30)
+assert "torch._dynamo" not in sys.modules, "starting has waited for torch's compiler"
+import torch._dynamo
+group = weakref.ref(dist.group.WORLD)
+world.close()
+gc.collect()
+assert group() is None, "torch's compiler holds the group"
+"""
+
+
+def test_torchs_compiler_is_not_imported_before_it_is_used_and_never_holds_the_group():
+    done = subprocess.run([sys.executable, "-c", COMPILER], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

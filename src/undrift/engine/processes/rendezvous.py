@@ -122,9 +122,10 @@ def meet(
             ranks=[0],
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    # torch.func imports torch._dynamo. If that happened while there is a group, torch._dynamo would
-    # hold the group for ever, and the others would not miss a failed process before it ends.
-    importlib.import_module("torch._dynamo")
+    # torch.func imports torch._dynamo, and that this module, whose functions have the group of the
+    # moment as a default. If there was one, they would hold it for ever, and the others would not
+    # miss a failed process before it ends.
+    importlib.import_module("torch.distributed.nn.functional")
     try:
         dist.init_process_group(
             backend,
