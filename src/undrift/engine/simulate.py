@@ -138,8 +138,13 @@ def check(
         _choose(request, setup)  # which refuses what the model does not allow
 
 
-def _choose(request: SimulationRequest, setup: Setup, *, kernels: bool = True) -> ExecutionChoice:
-    """Choose how clients are run and what computes gradients; `kernels=False` rules kernels out."""
+def _choose(
+    request: SimulationRequest, setup: Setup, *, kernels: bool = True, loops: bool = True
+) -> ExecutionChoice:
+    """Choose how clients are run and what computes gradients.
+
+    `kernels=False` rules out kernels, `loops=False` loops that are compiled around them.
+    """
     requested = request.requested_execution
     record = request.execution.like
     if request.resume is not None:
@@ -154,18 +159,26 @@ def _choose(request: SimulationRequest, setup: Setup, *, kernels: bool = True) -
         single_process=request.processes in (None, 1) and not launched(),
     )
     requested = requested if kernels else replace(requested, kernels=False)
+    requested = replace(requested, loops=loops)
     return choose_execution(workload, setup.task, requested, record)
 
 
 def _agree_on_kernels(
     request: SimulationRequest, setup: Setup, choice: ExecutionChoice, world: World
 ) -> ExecutionChoice:
-    """Return the choice without a kernel if one of the processes has none, say for want of g++."""
-    available = world.gather([choice.kernels])
-    if available.all() or not available.any():
+    """Return the choice without what one of the processes could not compile, say for want of g++.
+
+    It is made again without kernels if one has none, and without loops if one has none.
+    """
+    available = world.gather([choice.kernels, choice.loops])
+    kernels, loops = available.all(0).tolist()
+    if available.any(0).tolist() == [kernels, loops]:
         return choice
-    choice = _choose(request, setup, kernels=False)
-    return replace(choice, gradients="torch (no kernel: a process has none)")
+    choice = _choose(request, setup, kernels=kernels, loops=loops)
+    said = "torch (no kernel: a process has none)"
+    if kernels:
+        said = choice.gradients.replace("as it was begun", "a process cannot compile them")
+    return replace(choice, gradients=said)
 
 
 def _build_run(
@@ -184,6 +197,7 @@ def _build_run(
             mode=choice.candidate.mode,
             channels_last=task.channels_last,
             kernels=choice.kernels,
+            loops=choice.loops,
             why=choice.candidate.why,
             gradients=choice.gradients,
         ),

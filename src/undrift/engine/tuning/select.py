@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from undrift.engine.tuning.rules import (
 from undrift.engine.tuning.trials import federated_trial, peer_trial
 from undrift.gradients.compiled import Compiled
 from undrift.gradients.kernels import Kernels, UnsupportedError, build, measure, read
+from undrift.gradients.loops import CompiledLoops
 from undrift.gradients.mlp import Dense
 from undrift.gradients.task import Batch, Task
 
@@ -47,6 +49,11 @@ class ExecutionChoice:
     def kernels(self) -> bool:
         """Return whether a compiled kernel computes gradients."""
         return isinstance(self.task.oracle, Kernels)
+
+    @property
+    def loops(self) -> bool:
+        """Return whether local steps run in a compiled loop."""
+        return self.task.loops is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +108,9 @@ def choose_execution(
         task = replace(task, oracle=dense)
     kernels, gradients = _kernels(workload, task, request)
     if kernels is not None:
-        task = replace(task, oracle=kernels)
+        loops, said = _loops(workload, replace(task, oracle=kernels), request)
+        task = replace(task, oracle=kernels, loops=loops)
+        gradients = f"{gradients}; {said}"
     elif wanted_kernels and not request.kernels:
         gradients = "torch (as it was begun)"
     compiled = request.options.compile and dense is None and kernels is None
@@ -175,7 +184,9 @@ def _kernels(
         kernels = build(task, chain, threads)
         with intra_op_threads(0):
             kernels.gain = measure(kernels, task, sample)
-        if not _uses(workload, replace(task, oracle=kernels), kernels):
+        before = kernels.calls
+        _try_steps(workload, replace(task, oracle=kernels))
+        if kernels.calls == before:
             raise UnsupportedError(f"{_name(workload.algorithm)} adds to the loss")
     except UnsupportedError as error:
         if request.kernels == "require":
@@ -187,16 +198,25 @@ def _kernels(
     return kernels, f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
 
 
-def _uses(workload: Workload, task: Task, kernels: Kernels) -> bool:
-    """Return whether the method asks for plain gradients in a step of two clients."""
-    before = kernels.calls
+def _loops(
+    workload: Workload, task: Task, request: ExecutionRequest
+) -> tuple[CompiledLoops | None, str]:
+    """Return what compiles the method's local steps, if it can, and a word on it."""
+    if not request.loops:
+        return None, "steps one by one (as it was begun)"
+    loops = CompiledLoops()
+    _try_steps(workload, replace(task, loops=loops))
+    if not loops.compiled:
+        return None, f"steps one by one ({loops.outcome or 'the method takes none'})"
+    return loops, f"{loops.outcome} in one compiled loop"
+
+
+def _try_steps(workload: Workload, task: Task) -> None:
+    """Run two steps of two clients, to see what the method asks for."""
     clients = len(workload.planner.census)
-    plan = Plan.equal(np.unique([0, clients - 1]), 1, clients)
-    try:
+    plan = Plan.equal(np.unique([0, clients - 1]), 2, clients)
+    with suppress(Exception):  # the run itself will raise it
         workload.trial(task)(plan, Candidate("loop", ""))
-    except Exception:
-        return True  # the run itself will raise it
-    return kernels.calls > before
 
 
 def _name(algorithm: object) -> str:
