@@ -171,8 +171,8 @@ def _agree_on_kernels(
     It is made again without kernels if one has none, and without loops if one has none.
     """
     available = world.gather([choice.kernels, choice.loops])
-    kernels, loops = available.all(0).tolist()
-    if available.any(0).tolist() == [kernels, loops]:
+    kernels, loops = (bool(each.all()) for each in available.T)
+    if [kernels, loops] == [bool(each.any()) for each in available.T]:
         return choice
     choice = _choose(request, setup, kernels=kernels, loops=loops)
     said = "torch (no kernel: a process has none)"

@@ -186,4 +186,4 @@ def _require_tensors(verb: str, leaves: Sequence[object]) -> None:
     """Raise a TypeError for what is no tensor, before anybody waits for it."""
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
-            raise TypeError(f"comm.{verb} needs tensors, got {type(leaf).__name__}.")
+            raise TypeError(f"comm.{verb} inside a step needs tensors, got {type(leaf).__name__}")

@@ -26,6 +26,7 @@ from undrift.gradients.task import Batch, BatchIndices, slope
 if TYPE_CHECKING:
     from undrift.engine.execution.local import Group
 
+
 class Keys(NamedTuple):
     """Holds a group's keys of what a step draws besides samples; None where nothing is drawn."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -118,7 +118,10 @@ class _CompiledPass:
             pool = inputs, targets
             if gathers:
                 flat = index.reshape(-1)
-                pool = group.task.prepared(inputs.index_select(0, flat)), targets.index_select(0, flat)
+                pool = (
+                    group.task.prepared(inputs.index_select(0, flat)),
+                    targets.index_select(0, flat),
+                )
                 index = torch.arange(flat.numel()).view(index.shape)
             own = None if keys is None else keys[:, piece]
             left = (lengths - k).clamp(0, piece.stop - k)
@@ -133,12 +136,10 @@ class _CompiledPass:
 
     def _count(self, start: int) -> None:
         """Count the gradients of the steps that were run."""
-        first = self.program.variants[0].gradients if start == 0 else 0
-        for k in range(start, self.table.steps):
-            times = first if k == 0 else self.program.later.gradients
-            counter = self.group.counter(self.table, k)
-            for _ in range(times):
-                counter()
+        gradients = np.full(self.table.steps, self.program.later.gradients)
+        gradients[:start] = 0
+        gradients[:1] = self.program.first.gradients if self.program.first is not None else 0
+        self.group.count_steps(self.table, gradients)
 
     def _rows(self, leaf: Tensor) -> tuple[Tensor, int | None]:
         """Return the rows of all clients and their axis, None where all have the same."""

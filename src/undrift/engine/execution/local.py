@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift import keyed, tree
@@ -84,6 +85,13 @@ class Group:
             self.meter.samples_of += samples_of
 
         return count
+
+    def count_steps(self, table: BatchTable, gradients: NDArray[np.int64]) -> None:
+        """Count so many gradients at each step, of each client that still runs there."""
+        samples_of = np.where(table.running, table.lengths, 0) @ gradients
+        self.meter.gradients += int((table.running @ gradients).sum())
+        self.meter.samples += int(samples_of.sum())
+        self.meter.samples_of += samples_of
 
 
 class LocalLoop:

@@ -80,9 +80,7 @@ class Kernels:
         index = indices.index.contiguous()
         return self._call(x, inputs, targets, index, indices.counts, indices.keys, self.threads)
 
-    def takes_pool(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, keys: Tensor | None
-    ) -> bool:
+    def takes_pool(self, x: Tensor, inputs: Tensor, targets: Tensor, keys: Tensor | None) -> bool:
         """Return whether the function can read samples where they are in a pool."""
         if self._fitting is inputs:  # A run has one pool, which is checked at its first step.
             return True

@@ -229,7 +229,9 @@ class _StepCode:
         for i in sorted(needed):
             kind = "bool" if self.nodes[i].condition else "float"
             if i in made:
-                value = EXPRESSIONS[self.nodes[i].op].format(*map(self._operand, self.nodes[i].args))
+                value = EXPRESSIONS[self.nodes[i].op].format(
+                    *map(self._operand, self.nodes[i].args)
+                )
             else:
                 value = f"{self._memory(i)}[d]"
             yield f"const {kind} v{i} = {value};"

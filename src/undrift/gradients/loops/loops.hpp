@@ -17,12 +17,12 @@ INLINE float lerp(float from, float to, float weight) {
   return fused(small ? weight : weight - 1.0f, to - from, small ? from : to);
 }
 
-// A sum in each lane, then over the lanes, then over the rest, as torch sums a whole vector.
+// A sum in each lane, then over the lanes, then over the rest, as torch sums and rounds it.
 float norm(const float* in, long count) {
   alignas(64) float total[V] = {};
   long i = 0;
   for (; i + V <= count; i += V)
-    for (int j = 0; j < V; ++j) total[j] = fused(in[i + j], in[i + j], total[j]);
+    for (int j = 0; j < V; ++j) total[j] += in[i + j] * in[i + j];
   for (int j = 1; j < V; ++j) total[0] += total[j];
   for (; i < count; ++i) total[0] = fused(in[i], in[i], total[0]);
   return std::sqrt(total[0]);

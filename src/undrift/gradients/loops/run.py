@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,13 +33,14 @@ _SIZES = "clients", "steps", "batch", "size", "features", "start", "threads"
 class _Call(ctypes.Structure):
     """Holds the arguments of the C++, in the order of its struct."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, ctypes.c_void_p) for name in _POINTERS),
         *((name, ctypes.c_int64) for name in _SIZES),
     ]
 
 
-class StepSamples(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class StepSamples:
     """Holds the minibatches of some steps of many clients as indices of a pool of samples."""
 
     inputs: Tensor  # of the pool, as the model sees them
@@ -51,7 +52,8 @@ class StepSamples(NamedTuple):
     start: int  # k of the first of these steps
 
 
-class LoopArguments(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LoopArguments:
     """Holds what the steps of many clients use besides samples."""
 
     carries: list[Tensor]  # each (clients, D) or (clients,), changed in place

@@ -1,4 +1,4 @@
-"""Traces a step of an algorithm, as it is at the first minibatch of a pass and at all later ones."""
+"""Traces a step of an algorithm, at the first minibatch of a pass and at all later ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from undrift import tree
 from undrift.core import Objective, Outputs, Vector
@@ -83,20 +83,37 @@ def _trace(
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise UntraceableError("a carry of other things than tensors")
     tape = Tape(task.layout.size)
-    carry = tree.with_leaves(init, [tape.carried(i, leaf) for i, leaf in enumerate(leaves)])
+    values: list[Any] = [tape.carried(i, leaf) for i, leaf in enumerate(leaves)]
+    carry = tree.with_leaves(init, values)
     data = TracedObjective(tape, t, first)
-    before = torch.get_rng_state()
     try:
-        new = step(carry, instrument(task, data, data.count))
+        with _Pure():
+            new = step(carry, instrument(task, data, data.count))
     except Exception as error:  # A step may raise anything when it is given no tensors.
         raise UntraceableError(first_line(error)) from error
-    if not torch.equal(before, torch.get_rng_state()):
-        torch.set_rng_state(before)
-        raise UntraceableError("random numbers in a step")
     outputs = _outputs(tape, new, carry)
     structure = Structure(tuple(tape.nodes), outputs)
     tensors, numbers = tuple(tape.tensors), tuple(tape.numbers)
     return TracedStep(structure, tensors, numbers, data.gradients, data.reads_k)
+
+
+RANDOM = (
+    *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal"),
+    *("bernoulli", "multinomial", "poisson", "dropout", "manual_seed"),
+)
+
+
+class _Pure(TorchFunctionMode):
+    """Refuses what a trace would do once instead of at every step: draws, and changes in place."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = function.__name__
+        changes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        if name in RANDOM or changes:
+            raise UntraceableError(f"`{name}` in a step")
+        return function(*args, **(kwargs or {}))
 
 
 def _outputs(tape: Tape, new: Any, carry: Any) -> tuple[int, ...]:
@@ -104,7 +121,8 @@ def _outputs(tape: Tape, new: Any, carry: Any) -> tuple[int, ...]:
     if tree.form(new) != tree.form(carry):
         raise UntraceableError("a carry that changes its form")
     values = [tape.value(leaf) for leaf in tree.leaves(new)]
-    for value, before in zip(values, tree.leaves(carry), strict=True):
+    given: list[Any] = tree.leaves(carry)
+    for value, before in zip(values, given, strict=True):
         if value.node.condition or value.node.vector != before.node.vector:
             raise UntraceableError("a carry that changes its form")
     return tuple(value.index for value in values)

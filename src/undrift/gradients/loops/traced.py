@@ -218,7 +218,7 @@ def _sub(tape: Tape, a: Any, b: Any, *, alpha: Any = None) -> Traced:
 
 
 def _power(tape: Tape, a: Any, b: Any) -> Traced:
-    """Return a to the power of b where torch's own rounding is known: squares, and single numbers."""
+    """Return a to the power of b: a square, or a power of single numbers."""
     if isinstance(b, int | float) and b == 2:
         return tape.apply("mul", a, a)
     power = tape.apply("pow", a, b)
