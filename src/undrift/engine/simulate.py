@@ -95,7 +95,8 @@ def simulate(
     kernels: whether C++ that is written and compiled for the model computes the gradients of small
         nets (docs/kernels.md), which takes some seconds once. Where that is not possible, or a run
         is short, torch computes them and `run.gradients` says why. "always" compiles for a short
-        run, too; "require" raises where there is no kernel.
+        run, too; "require" raises where there is no kernel. Where the method's step can be traced,
+        a client's local steps are one compiled loop around the kernel.
     execution: details such as `ExecutionOptions(threads=2, chunk_size=8)`.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.

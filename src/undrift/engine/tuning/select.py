@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,11 +105,9 @@ def choose_execution(
     dense = Dense.of(task)
     if dense is not None:
         task = replace(task, oracle=dense)
-    kernels, gradients = _kernels(workload, task, request)
+    kernels, loops, gradients = _kernels(workload, task, request)
     if kernels is not None:
-        loops, said = _loops(workload, replace(task, oracle=kernels), request)
         task = replace(task, oracle=kernels, loops=loops)
-        gradients = f"{gradients}; {said}"
     elif wanted_kernels and not request.kernels:
         gradients = "torch (as it was begun)"
     compiled = request.options.compile and dense is None and kernels is None
@@ -171,22 +168,22 @@ def _chunk(workload: Workload, task: Task, chunk_size: int | None) -> int:
 
 def _kernels(
     workload: Workload, task: Task, request: ExecutionRequest
-) -> tuple[Kernels | None, str]:
-    """Return a kernel for the model, if there is one and it pays, and a word on it."""
+) -> tuple[Kernels | None, CompiledLoops | None, str]:
+    """Return a kernel for the model, loops for the method, each where it pays, and a word."""
     if not request.kernels:
-        return None, "torch (kernels are off)"
+        return None, None, "torch (kernels are off)"
     sample = workload.sample(task)
     threads = request.options.threads or torch.get_num_threads()
     try:
         chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
         if request.kernels is True and workload.seconds(chain.products) < KERNEL_SECONDS:
-            return None, "torch (too short a run to compile a kernel for)"
+            return None, None, "torch (too short a run to compile a kernel for)"
         kernels = build(task, chain, threads)
         with intra_op_threads(0):
             kernels.gain = measure(kernels, task, sample)
-        before = kernels.calls
-        _try_steps(workload, replace(task, oracle=kernels))
-        if kernels.calls == before:
+        loops = CompiledLoops()
+        used = replace(task, oracle=kernels, loops=loops if request.loops else None)
+        if not _uses(workload, used, kernels):
             raise UnsupportedError(f"{_name(workload.algorithm)} adds to the loss")
     except UnsupportedError as error:
         if request.kernels == "require":
@@ -194,29 +191,24 @@ def _kernels(
                 "kernels='require' needs a model, loss and machine that a kernel can be compiled "
                 f"for, got {error}; use kernels=True to do without where it must."
             ) from error
-        return None, f"torch (no kernel: {error})"
-    return kernels, f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
+        return None, None, f"torch (no kernel: {error})"
+    gain = f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
+    if loops.compiled:
+        return kernels, loops, f"{gain}; {loops.outcome} in one compiled loop"
+    reason = loops.outcome if request.loops else "as it was begun"
+    return kernels, None, f"{gain}; steps one by one ({reason or 'the method takes none'})"
 
 
-def _loops(
-    workload: Workload, task: Task, request: ExecutionRequest
-) -> tuple[CompiledLoops | None, str]:
-    """Return what compiles the method's local steps, if it can, and a word on it."""
-    if not request.loops:
-        return None, "steps one by one (as it was begun)"
-    loops = CompiledLoops()
-    _try_steps(workload, replace(task, loops=loops))
-    if not loops.compiled:
-        return None, f"steps one by one ({loops.outcome or 'the method takes none'})"
-    return loops, f"{loops.outcome} in one compiled loop"
-
-
-def _try_steps(workload: Workload, task: Task) -> None:
-    """Run two steps of two clients, to see what the method asks for."""
+def _uses(workload: Workload, task: Task, kernels: Kernels) -> bool:
+    """Return whether the method asks for plain gradients in two steps of two clients."""
+    before = kernels.calls
     clients = len(workload.planner.census)
     plan = Plan.equal(np.unique([0, clients - 1]), 2, clients)
-    with suppress(Exception):  # the run itself will raise it
+    try:
         workload.trial(task)(plan, Candidate("loop", ""))
+    except Exception:
+        return True  # the run itself will raise it
+    return kernels.calls > before
 
 
 def _name(algorithm: object) -> str:

@@ -85,7 +85,7 @@ class CompiledLoops:
         return program
 
     def refuse(self, reason: str) -> None:
-        """Note that steps are not compiled, and why."""
+        """Keep the reason why steps are not compiled."""
         self.compiled, self.outcome = False, reason
 
     @property
