@@ -25,6 +25,7 @@ from undrift.engine import federated_run
 from undrift.engine.execution import aggregate, batches
 from undrift.engine.execution.local import Group
 from undrift.gradients.kernels import Kernels
+from undrift.gradients.loops import CompiledLoops
 from undrift.gradients.mlp import Dense
 from undrift.gradients.task import Autograd
 
@@ -65,6 +66,7 @@ def watch() -> Stopwatch:
     watch.timed(Dense, "gradient", "gradients")
     watch.timed(Dense, "gradients", "gradients")
     watch.timed(Kernels, "_call", "gradients")
+    watch.timed(CompiledLoops, "run", "gradients")  # and the arithmetic of the steps
     watch.timed(Group, "table", "batches")
     watch.timed(batches.Minibatches, "at", "batches")
     watch.timed(aggregate.UploadSum, "add", "aggregation")

@@ -16,6 +16,11 @@ def leaves(tree: Any) -> list[Tensor]:
     return pytree.tree_leaves(tree)
 
 
+def form(tree: Any) -> Any:
+    """Return the structure of a tree without its leaves, to be compared with another's."""
+    return pytree.tree_structure(tree)
+
+
 def map(function: Callable[..., Tensor], tree: T, *others: T) -> T:
     return pytree.tree_map(function, tree, *others)  # type: ignore[no-any-return]
 

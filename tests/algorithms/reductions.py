@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import undrift as ud
 from tests.support.problems import From, bed
 from tests.support.runs import on_net, on_quadratics
+from undrift import FedACG, FedaGrac, FedAvg, FedProx, FedSpeed, Scaffold
 from undrift.testing import small_clients, small_net
 
 TIGHT = 1e-10
@@ -21,6 +22,35 @@ STEPS = [2, 4, 1, 3]  # some pass over their ragged last minibatch, client 1 sta
 PARTIAL = [[1, 3], [0, 2, 3], [1, 0]]
 UNEQUAL = [0.4, 0.1, 0.2, 0.3]
 Runner = Callable[..., ud.Run]
+
+# Pairs that are one method, whoever takes part and with whatever weights.
+SAME_ANYWHERE = {
+    "FedProx(mu=0) = FedAvg": (FedProx(lr=0.3, mu=0), FedAvg(lr=0.3)),
+    "FedACG(lam=0, beta=0) = FedAvg": (FedACG(lr=0.3, lam=0, beta=0), FedAvg(lr=0.3)),
+    "FedACG(lam=0) = FedProx": (FedACG(lr=0.3, lam=0, beta=0.7), FedProx(lr=0.3, mu=0.7)),
+    "FedaGrac(lam=0) = FedAvg": (FedaGrac(lr=0.3, lam=0), FedAvg(lr=0.3)),
+    "FedSpeed without correction and perturbation = FedProx": (
+        FedSpeed(lr=0.3, lam=2.5, correction=False, perturbation=False),
+        FedProx(lr=0.3, mu=0.4),
+    ),
+    "FedSpeed with nothing = FedAvg": (
+        FedSpeed(lr=0.3, lam=2.5, correction=False, prox=False, perturbation=False),
+        FedAvg(lr=0.3),
+    ),
+    "FedSpeed(alpha=0) = no perturbation": (
+        FedSpeed(lr=0.3, lam=2.5, alpha=0),
+        FedSpeed(lr=0.3, lam=2.5, perturbation=False),
+    ),
+    # The second gradient must see the minibatch and the dropout masks of the first.
+    "FedSpeed(rho=0) = no perturbation": (
+        FedSpeed(lr=0.3, lam=2.5, rho=0),
+        FedSpeed(lr=0.3, lam=2.5, perturbation=False),
+    ),
+    "FedaGrac_avg over all clients = Scaffold": (
+        FedaGrac(lr=0.3, scheme="avg", nu_scope="all"),
+        Scaffold(lr=0.3),
+    ),
+}
 
 
 def vector(seed: int, dim: int = 3) -> Tensor:

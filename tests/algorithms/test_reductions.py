@@ -11,6 +11,7 @@ import undrift as ud
 from tests.algorithms.reductions import (
     PARTIAL,
     ROUNDS,
+    SAME_ANYWHERE,
     STEPS,
     TIGHT,
     UNEQUAL,
@@ -55,35 +56,6 @@ def on(request: pytest.FixtureRequest) -> Runner:
         return on_quadratics(algorithm, quadratics(), mode=mode, **options)
 
     return run
-
-
-SAME_ANYWHERE = {
-    "FedProx(mu=0) = FedAvg": (FedProx(lr=0.3, mu=0), FedAvg(lr=0.3)),
-    "FedACG(lam=0, beta=0) = FedAvg": (FedACG(lr=0.3, lam=0, beta=0), FedAvg(lr=0.3)),
-    "FedACG(lam=0) = FedProx": (FedACG(lr=0.3, lam=0, beta=0.7), FedProx(lr=0.3, mu=0.7)),
-    "FedaGrac(lam=0) = FedAvg": (FedaGrac(lr=0.3, lam=0), FedAvg(lr=0.3)),
-    "FedSpeed without correction and perturbation = FedProx": (
-        FedSpeed(lr=0.3, lam=2.5, correction=False, perturbation=False),
-        FedProx(lr=0.3, mu=0.4),
-    ),
-    "FedSpeed with nothing = FedAvg": (
-        FedSpeed(lr=0.3, lam=2.5, correction=False, prox=False, perturbation=False),
-        FedAvg(lr=0.3),
-    ),
-    "FedSpeed(alpha=0) = no perturbation": (
-        FedSpeed(lr=0.3, lam=2.5, alpha=0),
-        FedSpeed(lr=0.3, lam=2.5, perturbation=False),
-    ),
-    # The second gradient must see the minibatch and the dropout masks of the first.
-    "FedSpeed(rho=0) = no perturbation": (
-        FedSpeed(lr=0.3, lam=2.5, rho=0),
-        FedSpeed(lr=0.3, lam=2.5, perturbation=False),
-    ),
-    "FedaGrac_avg over all clients = Scaffold": (
-        FedaGrac(lr=0.3, scheme="avg", nu_scope="all"),
-        Scaffold(lr=0.3),
-    ),
-}
 
 
 @pytest.mark.parametrize("name", SAME_ANYWHERE)

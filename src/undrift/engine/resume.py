@@ -91,6 +91,7 @@ class Resumable(ABC):
             "checkpoint_every": repr(settings.checkpoint_every),
             "mode": self.execution.mode,
             "kernels": repr(self.execution.kernels),
+            "loops": repr(self.execution.loops),
             "the code of undrift": code_digest(),
             "torch": torch.__version__,
         }

@@ -75,7 +75,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
 
     @property
     def gradients(self) -> str:
-        """Return what computes gradients: torch, or a compiled kernel."""
+        """Return what computes gradients, torch or a compiled kernel, and what runs local steps."""
         return self.execution.gradients
 
     state: Any  # its field x is the model, or for peers (m, D) one in each row

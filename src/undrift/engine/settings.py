@@ -68,11 +68,12 @@ class EvaluationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionRecord:
-    """Says how a run is executed; the first three fields decide the bits of its results."""
+    """Says how a run is executed; the first four fields decide the bits of its results."""
 
     mode: Mode
     channels_last: bool  # whether images go through the model with their channels innermost
     kernels: bool  # whether a kernel compiled for the model computes gradients
+    loops: bool = False  # whether local steps run in a loop compiled for the method
     why: str = field(default="", compare=False)  # the reason for the mode, for a reader
     gradients: str = field(default="", compare=False)  # what computes gradients, for a reader
 
@@ -90,6 +91,7 @@ class ExecutionRecord:
             mode=fields["mode"],
             channels_last=bool(fields.get("channels_last")),
             kernels=bool(fields.get("kernels")),
+            loops=bool(fields.get("loops")),
             **text,
         )
 
@@ -123,6 +125,7 @@ class ExecutionRequest:
     mode: Literal["auto"] | Mode
     kernels: KernelChoice
     options: ExecutionOptions
+    loops: bool = True  # whether local steps may be compiled where gradients are
 
     def repeating(self, record: ExecutionRecord | None) -> ExecutionRequest:
         """Return the request with its open choices made as in the record; the mode stays open."""
@@ -133,7 +136,8 @@ class ExecutionRequest:
             kernels = self.kernels
         layout = self.options.channels_last
         layout = record.channels_last if layout is None else layout
-        return replace(self, kernels=kernels, options=replace(self.options, channels_last=layout))
+        options = replace(self.options, channels_last=layout)
+        return replace(self, kernels=kernels, loops=self.loops and record.loops, options=options)
 
 
 @dataclass(frozen=True, kw_only=True)

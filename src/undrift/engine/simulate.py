@@ -104,7 +104,8 @@ def simulate(
     kernels: whether C++ that is written and compiled for the model computes the gradients of small
         nets (docs/kernels.md), which takes some seconds once. Where that is not possible, or a run
         is short, torch computes them and `run.gradients` says why. "always" compiles for a short
-        run, too; "require" raises where there is no kernel.
+        run, too; "require" raises where there is no kernel. Where the method's step can be traced,
+        a client's local steps are one compiled loop around the kernel.
     execution: details such as `ExecutionOptions(threads=2, chunk_size=8)`.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
@@ -152,8 +153,13 @@ def check(
     return count_run(request, setup.planner, setup.facts)
 
 
-def _choose(request: SimulationRequest, setup: Setup, *, kernels: bool = True) -> ExecutionChoice:
-    """Choose how clients are run and what computes gradients; `kernels=False` rules kernels out."""
+def _choose(
+    request: SimulationRequest, setup: Setup, *, kernels: bool = True, loops: bool = True
+) -> ExecutionChoice:
+    """Choose how clients are run and what computes gradients.
+
+    `kernels=False` rules out kernels, `loops=False` loops that are compiled around them.
+    """
     requested = request.requested_execution
     record = request.execution.like
     if request.resume is not None:
@@ -168,18 +174,26 @@ def _choose(request: SimulationRequest, setup: Setup, *, kernels: bool = True) -
         single_process=request.processes in (None, 1) and not launched(),
     )
     requested = requested if kernels else replace(requested, kernels=False)
+    requested = replace(requested, loops=loops)
     return choose_execution(workload, setup.task, requested, record)
 
 
 def _agree_on_kernels(
     request: SimulationRequest, setup: Setup, choice: ExecutionChoice, world: World
 ) -> ExecutionChoice:
-    """Return the choice without a kernel if one of the processes has none, say for want of g++."""
-    available = world.gather([choice.kernels])
-    if available.all() or not available.any():
+    """Return the choice without what one of the processes could not compile, say for want of g++.
+
+    It is made again without kernels if one has none, and without loops if one has none.
+    """
+    available = world.gather([choice.kernels, choice.loops])
+    kernels, loops = (bool(each.all()) for each in available.T)
+    if [kernels, loops] == [bool(each.any()) for each in available.T]:
         return choice
-    choice = _choose(request, setup, kernels=False)
-    return replace(choice, gradients="torch (no kernel: a process has none)")
+    choice = _choose(request, setup, kernels=kernels, loops=loops)
+    said = "torch (no kernel: a process has none)"
+    if kernels:
+        said = choice.gradients.replace("as it was begun", "a process cannot compile them")
+    return replace(choice, gradients=said)
 
 
 @dataclass(frozen=True)
@@ -223,6 +237,7 @@ def _build_run(
             mode=choice.candidate.mode,
             channels_last=task.channels_last,
             kernels=choice.kernels,
+            loops=choice.loops,
             why=choice.candidate.why,
             gradients=choice.gradients,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,9 @@ from undrift.errors import UndriftError
 from undrift.gradients.dropout import KeyedDropout, seeded
 from undrift.models import classifier
 from undrift.models.layout import Layout
+
+if TYPE_CHECKING:
+    from undrift.gradients.loops import CompiledLoops
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -117,6 +120,7 @@ class Task:
     prepare: Prepare | None = None  # stored samples to the model's inputs
     channels_last: bool = False  # whether images go through the model with channels innermost
     oracle: Oracle = Autograd()
+    loops: CompiledLoops | None = None  # of local steps; None where they run one by one
 
     @property
     def level(self) -> Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 import undrift as ud
 from tests.engine.convolutional import convolutional_net, convolutional_run, image_clients
 from tests.support.runs import finished
-from undrift.engine.execution import batches, memory
+from undrift.engine.execution import batches, memory, stacks
 from undrift.engine.execution.lockstep import run_lockstep
 from undrift.engine.execution.threads import Stopped, ordered_thread_map
 from undrift.engine.tuning import rules
@@ -349,7 +349,7 @@ class TestStacked:
 
     def test_without_torchs_inner_parts_the_bits_are_the_same(self, monkeypatch) -> None:
         runs = [finished(convolutional_run(mode="stacked"))]
-        monkeypatch.setattr(batches, "_only_vmap", lambda: None)
+        monkeypatch.setattr(batches, "only_vmap", lambda: None)
         runs.append(finished(convolutional_run(mode="stacked")))
         assert runs[0].model_sha256 == runs[1].model_sha256
 
@@ -358,12 +358,12 @@ class TestStacked:
         levels = []
 
         def one(x: torch.Tensor) -> torch.Tensor:
-            levels.append(batches._only_vmap())
-            return torch.func.vmap(lambda y: (levels.append(batches._only_vmap()), y)[1])(x)
+            levels.append(stacks.only_vmap())
+            return torch.func.vmap(lambda y: (levels.append(stacks.only_vmap()), y)[1])(x)
 
         torch.func.vmap(one)(torch.zeros(2, 3))
         assert levels == [1, None]
-        assert batches._only_vmap() is None
+        assert stacks.only_vmap() is None
 
     def test_a_method_may_differentiate_the_objective_itself(self) -> None:
         """Inside torch.func.grad there is more than the one vmap."""

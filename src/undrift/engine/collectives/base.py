@@ -162,6 +162,7 @@ class PeerComm:
             return self.ask(self.exchange.mix, rows)
 
         leaves = tree.leaves(tree_)
+        _require_tensors("mix", leaves)
         mixed = _Collective.apply(call, *leaves)  # type: ignore[no-untyped-call]
         return tree.with_leaves(tree_, list(mixed))
 
@@ -175,6 +176,14 @@ class PeerComm:
         def call(rows: list[Tensor]) -> list[Tensor]:
             return self.ask(reduce, rows)
 
+        _require_tensors("reduce", [v])
         result: Vector
         (result,) = _Collective.apply(call, v)  # type: ignore[no-untyped-call]
         return result
+
+
+def _require_tensors(verb: str, leaves: Sequence[object]) -> None:
+    """Raise a TypeError for what is no tensor, before anybody waits for it."""
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise TypeError(f"comm.{verb} inside a step needs tensors, got {type(leaf).__name__}")

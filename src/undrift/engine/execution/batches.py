@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,20 +13,18 @@ from torch.func import vmap
 
 from undrift import keyed
 from undrift.core import Vector
+from undrift.engine.execution.stacks import (
+    clients_first,
+    only_vmap,
+    outside_transforms,
+    unwrapped,
+    wrapped,
+)
 from undrift.engine.execution.tables import BatchTable
 from undrift.gradients.task import Batch, BatchIndices, slope
 
 if TYPE_CHECKING:
     from undrift.engine.execution.local import Group
-
-_functorch: Any = getattr(torch._C, "_functorch", None)
-try:  # This interface is not public, so the code below works without it, only more slowly.
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
-    _ = _functorch.get_interpreter_stack, _functorch.TransformType.Vmap
-    _ = _functorch._unwrap_batched, _functorch._add_batch_dim
-except (ImportError, AttributeError):
-    temporarily_clear_interpreter_stack = None  # type: ignore[assignment]
 
 
 class Keys(NamedTuple):
@@ -134,7 +131,7 @@ class StackedBatch:
     def _all(self) -> Batch:
         """Return the minibatches of all clients."""
         shape, flat = self._index.shape, self._index.reshape(-1)
-        with _outside_transforms():
+        with outside_transforms():
             return self._gathered(shape, flat)
 
     def _gathered(self, shape: torch.Size, flat: Tensor) -> Batch:
@@ -153,7 +150,7 @@ class StackedBatch:
         leaves = self._all.present().items()
         rows = {name: leaf.index_select(0, self._row).squeeze(0) for name, leaf in leaves}
         own = Batch(**rows)
-        if _only_vmap() is not None:  # A tensor made inside torch.func.grad does not outlive it.
+        if only_vmap() is not None:  # A tensor made inside torch.func.grad does not outlive it.
             self._own = own
         return own
 
@@ -164,13 +161,13 @@ class StackedBatch:
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient of the client that asks, computed with those of all others."""
-        level = _only_vmap()
+        level = only_vmap()
         if level is None:
             return _Gradients.apply(x, self._row, self)  # type: ignore[no-any-return, no-untyped-call]
-        rows, axis = _functorch._unwrap_batched(x, level)
-        with temporarily_clear_interpreter_stack():
-            g = self.gradients(_clients_first(rows, axis, self._clients))
-        return _functorch._add_batch_dim(g, 0, level)  # type: ignore[no-any-return]
+        rows, axis = unwrapped(x, level)
+        with outside_transforms():
+            g = self.gradients(clients_first(rows, axis, self._clients))
+        return wrapped(g, level)
 
     def gradients(self, x: Tensor) -> Tensor:
         """Return (clients, D) the gradients at the rows of x."""
@@ -185,13 +182,6 @@ class StackedBatch:
             if g is not None:
                 return g
         return self._task.gradients(x, self._all)
-
-
-def _outside_transforms() -> AbstractContextManager[Any]:
-    """Return a context whose tensors outlive a `torch.func.grad` that is active."""
-    if temporarily_clear_interpreter_stack is None:
-        return nullcontext()
-    return temporarily_clear_interpreter_stack()
 
 
 def _split(samples: Tensor, shape: torch.Size) -> Tensor:
@@ -220,23 +210,4 @@ class _Gradients(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, row: Tensor, minibatch: StackedBatch
     ) -> tuple[Tensor, int]:
-        return minibatch.gradients(_clients_first(x, in_dims[0], info.batch_size)), 0
-
-
-def _clients_first(x: Tensor, axis: int | None, clients: int) -> Tensor:
-    """Return x as (clients, D); `axis` is that of the clients, None where all have the same x."""
-    return x.expand(clients, -1) if axis is None else x.movedim(axis, 0)
-
-
-def _only_vmap() -> int | None:
-    """Return the level of the active vmap, None if there are other transforms or torch hides it.
-
-    With the level a step can go around `autograd.Function`, which saves half a millisecond, most of
-    the time of a small step.
-    """
-    if temporarily_clear_interpreter_stack is None:
-        return None
-    stack = _functorch.get_interpreter_stack()
-    if stack is None or len(stack) != 1 or stack[0].key() != _functorch.TransformType.Vmap:
-        return None
-    return int(stack[0].level())
+        return minibatch.gradients(clients_first(x, in_dims[0], info.batch_size)), 0

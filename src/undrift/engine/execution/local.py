@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift import keyed, tree
 from undrift.core import Objective
 from undrift.engine.execution.batches import Keys, Minibatches
+from undrift.engine.execution.compiled import run_pass
 from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.pool import ClientSamples
 from undrift.engine.execution.tables import BatchTable, full_table, minibatch_table
@@ -83,6 +86,13 @@ class Group:
 
         return count
 
+    def count_steps(self, table: BatchTable, gradients: NDArray[np.int64]) -> None:
+        """Count so many gradients at each step, of each client that still runs there."""
+        samples_of = np.where(table.running, table.lengths, 0) @ gradients
+        self.meter.gradients += int((table.running @ gradients).sum())
+        self.meter.samples += int(samples_of.sum())
+        self.meter.samples_of += samples_of
+
 
 class LocalLoop:
     """Shows a group to one of its clients; `row` is its place in the stack, as a (1,) tensor."""
@@ -106,22 +116,9 @@ class LocalLoop:
         return self._group.task.layout.sizes
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
-        group, passed = self._group, self._passed
+        steps = LocalPass(self._group, self._row, self.count, self._passed)
         self._passed += 1
-        table = group.table(passed)
-        batches = Minibatches(group, self._row, table)
-        keys = Keys.of(group, "")
-        first = torch.tensor(passed * group.assignment.counts, device=group.device)
-        uneven = group.stacked and table.uneven
-        carry = init
-        for k in range(table.steps):
-            group.raise_if_stopped()
-            # The key counts a client's steps over all passes, so no pass repeats the masks.
-            minibatch = batches.at(k, keys.at(first + k))
-            data = DataObjective(group.task, minibatch, self.t, k)
-            new = step(carry, instrument(group.task, data, group.counter(table, k)))
-            carry = _where(k < self.count, new, carry) if uneven else new
-        return carry
+        return run_pass(steps, step, init)
 
     @property
     def full(self) -> Objective:
@@ -155,6 +152,39 @@ class LocalLoop:
         if not self._group.stacked:
             return per_client[0]
         return per_client.index_select(0, self._row).squeeze(0)
+
+
+class LocalPass:
+    """Runs the minibatches of one call of the loop, before which there were `passed` calls."""
+
+    def __init__(self, group: Group, row: Tensor, count: Tensor, passed: int) -> None:
+        self.group, self._row, self._count = group, row, count
+        self.table = group.table(passed)
+        self.keys = Keys.of(group, "")
+        # The key counts a client's steps over all passes, so no pass repeats the masks.
+        self.first = torch.tensor(passed * group.assignment.counts, device=group.device)
+
+    @cached_property
+    def _batches(self) -> Minibatches:
+        return Minibatches(self.group, self._row, self.table)
+
+    def run(
+        self,
+        step: Callable[[T, Objective], T],
+        carry: T,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> T:
+        """Return the carry after the steps from `start` to before `stop`, one after the other."""
+        group, table = self.group, self.table
+        uneven = group.stacked and table.uneven
+        for k in range(start, table.steps if stop is None else stop):
+            group.raise_if_stopped()
+            minibatch = self._batches.at(k, self.keys.at(self.first + k))
+            data = DataObjective(group.task, minibatch, group.assignment.t, k)
+            new = step(carry, instrument(group.task, data, group.counter(table, k)))
+            carry = _where(k < self._count, new, carry) if uneven else new
+        return carry
 
 
 class ObservedLoop(LocalLoop):

@@ -27,6 +27,7 @@ from undrift.engine.tuning.rules import (
 from undrift.engine.tuning.trials import federated_trial, peer_trial
 from undrift.gradients.compiled import Compiled
 from undrift.gradients.kernels import Kernels, UnsupportedError, build, measure, read
+from undrift.gradients.loops import CompiledLoops
 from undrift.gradients.mlp import Dense
 from undrift.gradients.task import Batch, Task
 
@@ -47,6 +48,11 @@ class ExecutionChoice:
     def kernels(self) -> bool:
         """Return whether a compiled kernel computes gradients."""
         return isinstance(self.task.oracle, Kernels)
+
+    @property
+    def loops(self) -> bool:
+        """Return whether local steps run in a compiled loop."""
+        return self.task.loops is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +105,9 @@ def choose_execution(
     dense = Dense.of(task)
     if dense is not None:
         task = replace(task, oracle=dense)
-    kernels, gradients = _kernels(workload, task, request)
+    kernels, loops, gradients = _kernels(workload, task, request)
     if kernels is not None:
-        task = replace(task, oracle=kernels)
+        task = replace(task, oracle=kernels, loops=loops)
     elif wanted_kernels and not request.kernels:
         gradients = "torch (as it was begun)"
     compiled = request.options.compile and dense is None and kernels is None
@@ -162,20 +168,22 @@ def _chunk(workload: Workload, task: Task, chunk_size: int | None) -> int:
 
 def _kernels(
     workload: Workload, task: Task, request: ExecutionRequest
-) -> tuple[Kernels | None, str]:
-    """Return a kernel for the model, if there is one and it pays, and a word on it."""
+) -> tuple[Kernels | None, CompiledLoops | None, str]:
+    """Return a kernel for the model, loops for the method, each where it pays, and a word."""
     if not request.kernels:
-        return None, "torch (kernels are off)"
+        return None, None, "torch (kernels are off)"
     sample = workload.sample(task)
     threads = request.options.threads or torch.get_num_threads()
     try:
         chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
         if request.kernels is True and workload.seconds(chain.products) < KERNEL_SECONDS:
-            return None, "torch (too short a run to compile a kernel for)"
+            return None, None, "torch (too short a run to compile a kernel for)"
         kernels = build(task, chain, threads)
         with intra_op_threads(0):
             kernels.gain = measure(kernels, task, sample)
-        if not _uses(workload, replace(task, oracle=kernels), kernels):
+        loops = CompiledLoops()
+        used = replace(task, oracle=kernels, loops=loops if request.loops else None)
+        if not _uses(workload, used, kernels):
             raise UnsupportedError(f"{_name(workload.algorithm)} adds to the loss")
     except UnsupportedError as error:
         if request.kernels == "require":
@@ -183,15 +191,19 @@ def _kernels(
                 "kernels='require' needs a model, loss and machine that a kernel can be compiled "
                 f"for, got {error}; use kernels=True to do without where it must."
             ) from error
-        return None, f"torch (no kernel: {error})"
-    return kernels, f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
+        return None, None, f"torch (no kernel: {error})"
+    gain = f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
+    if loops.compiled:
+        return kernels, loops, f"{gain}; {loops.outcome} in one compiled loop"
+    reason = loops.outcome if request.loops else "as it was begun"
+    return kernels, None, f"{gain}; steps one by one ({reason or 'the method takes none'})"
 
 
 def _uses(workload: Workload, task: Task, kernels: Kernels) -> bool:
-    """Return whether the method asks for plain gradients in a step of two clients."""
+    """Return whether the method asks for plain gradients in two steps of two clients."""
     before = kernels.calls
     clients = len(workload.planner.census)
-    plan = Plan.equal(np.unique([0, clients - 1]), 1, clients)
+    plan = Plan.equal(np.unique([0, clients - 1]), 2, clients)
     try:
         workload.trial(task)(plan, Candidate("loop", ""))
     except Exception:

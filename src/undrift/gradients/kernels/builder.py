@@ -33,10 +33,13 @@ _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # one fo
 _lock = threading.Lock()
 
 
-def library(source: str) -> ctypes.CDLL:
-    """Return the library of a source, or raise `UnsupportedError` if it cannot be built."""
+def library(source: str, *flags: str) -> ctypes.CDLL:
+    """Return the library of a source, or raise `UnsupportedError` if it cannot be built.
+
+    `flags` are of the compiler, besides those that all libraries have.
+    """
     compiler = _compiler()
-    command = [*compiler, *FLAGS, _native()]
+    command = [*compiler, *FLAGS, _native(), *flags]
     facts = [source, *command, _version(compiler[0]), processor()]
     name = hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
     with _lock:

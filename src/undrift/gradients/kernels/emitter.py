@@ -69,7 +69,28 @@ int gradient(const float* x, float* g, Given given, long n, long batch, std::uin
   {after}
   return 0;
 }}
+
+// One client's gradient in this thread's memory; the results are those of `undrift_gradients`.
+int checked_gradient(const float* x, float* g, Given given, long n, long batch, std::int64_t key) {{
+  thread_local Room room;
+  if (n == 0) {{
+    std::memset(g, 0, sizeof(float) * {parameters});
+    return 0;
+  }}
+  char* at = room.of(Memory::size(batch));
+  if (!at) return 2;
+  const int made = gradient(x, g, given, n, batch, (std::uint64_t)key, Memory(at, batch));
+  return made ? made : finite(g, {parameters}) ? 0 : 3;
+}}
 }}  // namespace
+
+// The gradient of one client on n samples of a pool, the first of a minibatch of `batch` samples.
+extern "C" int undrift_gradient(
+    const float* x, float* g, const float* inputs, const void* targets, const std::int64_t* index,
+    long n, long batch, std::int64_t key) {{
+  Given given{{inputs, (const Loss::Target*)targets, index}};
+  return checked_gradient(x, g, given, n, batch, key);
+}}
 
 // Gradients of clients at the rows of x, `stride` apart, each on the first counts[i] of a minibatch
 // of `batch` samples: 0 if all went well, 1 for a label that is none, 2 without memory, 3 for a
@@ -82,28 +103,16 @@ extern "C" int undrift_gradients(
   // Waking somebody takes as long as this many products.
   if ((double)clients * batch * {products} < 1e6) threads = 1;
   Workers::share(clients, threads, [&](long i) {{
-    thread_local Room room;
-    float* mine = g + i * {parameters};
-    const long n = counts ? counts[i] : batch;
-    if (n == 0) {{
-      std::memset(mine, 0, sizeof(float) * {parameters});
-      return;
-    }}
-    char* at = room.of(Memory::size(batch));
-    if (!at) {{
-      result = 2;
-      return;
-    }}
     Given given{{inputs, (const Loss::Target*)targets, index}};
     if (index) given.index += i * batch;
     else {{
       given.inputs += i * batch * {features};
       given.targets += i * batch * Loss::TARGETS;
     }}
-    const std::uint64_t key = keys ? (std::uint64_t)keys[i] : 0;
-    const int made = gradient(x + i * stride, mine, given, n, batch, key, Memory(at, batch));
+    const long n = counts ? counts[i] : batch;
+    const int made = checked_gradient(x + i * stride, g + i * {parameters}, given, n, batch,
+                                      keys ? keys[i] : 0);
     if (made) result = made;
-    else if (!finite(mine, {parameters})) result = 3;
   }});
   return result;
 }}
@@ -111,7 +120,7 @@ extern "C" int undrift_gradients(
 
 
 def emit(chain: Chain) -> str:
-    """Return the source of a library with the one function `undrift_gradients`."""
+    """Return the source of a library with `undrift_gradients`, and `undrift_gradient` of one."""
     before, flat = layer_parts(chain)
     images = ImageCode(stages_of(before))
     width = math.prod(before[-1].out if before else chain.inputs)

@@ -39,6 +39,7 @@ class Kernels:
 
     chain: Chain
     function: Callable[..., int]
+    address: int  # of the C function that makes one client's gradient, for other compiled code
     fallback: Oracle  # torch's
     threads: int
     calls: int = 0  # of the function; a method that adds terms to the loss makes none
@@ -74,14 +75,21 @@ class Kernels:
     def gradients_at(self, x: Tensor, indices: BatchIndices) -> Tensor | None:
         """Return (clients, D) the gradients on samples of a pool, or None if they do not fit."""
         inputs, targets = indices.inputs, indices.targets
-        if self._fitting is not inputs:  # A run has one pool, which is checked at its first step.
-            ready = inputs.is_contiguous() and targets.is_contiguous()
-            typed = targets.dtype == self._target_type
-            if not (ready and typed and self._fits(x, inputs, targets, 1, indices.keys)):
-                return None
-            self._fitting = inputs
+        if not self.takes_pool(x, inputs, targets, indices.keys):
+            return None
         index = indices.index.contiguous()
         return self._call(x, inputs, targets, index, indices.counts, indices.keys, self.threads)
+
+    def takes_pool(self, x: Tensor, inputs: Tensor, targets: Tensor, keys: Tensor | None) -> bool:
+        """Return whether the function can read samples where they are in a pool."""
+        if self._fitting is inputs:  # A run has one pool, which is checked at its first step.
+            return True
+        ready = inputs.is_contiguous() and targets.is_contiguous()
+        typed = targets.dtype == self._target_type
+        if not (ready and typed and self._fits(x, inputs, targets, 1, keys)):
+            return False
+        self._fitting = inputs
+        return True
 
     def _called(self, x: Tensor, batch: Batch, threads: int) -> Tensor | None:
         if not self._fits(x, batch.inputs, batch.targets, 2, batch.keys):
@@ -148,9 +156,11 @@ def _rows_of(clients: int) -> Callable[[Tensor | None], Iterable[Tensor | None]]
 
 def build(task: Task, chain: Chain, threads: int) -> Kernels:
     """Return the compiled kernel of a chain, or raise `UnsupportedError`, which says why not."""
-    function = library(emit(chain)).undrift_gradients
+    compiled = library(emit(chain))
+    function = compiled.undrift_gradients
     function.argtypes, function.restype = _ARGUMENTS, ctypes.c_int
-    return Kernels(chain, function, task.oracle, threads)
+    address = ctypes.cast(compiled.undrift_gradient, _POINTER).value or 0
+    return Kernels(chain, function, address, task.oracle, threads)
 
 
 def measure(kernels: Kernels, task: Task, batch: Batch) -> float:
