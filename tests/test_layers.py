@@ -54,7 +54,7 @@ ALLOWED = {
     "report": "base algorithms config data results testing",
     "runs": (
         "base analysis config data devices models optim report results topology engine engine.base "
-        "engine.checkpoint engine.processes engine.settings"
+        "engine.checkpoint engine.processes engine.settings engine.tuning"
     ),
     "papers": "base config data results runs undrift",
     "cli": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from typing import Any
 
@@ -12,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.gradients.test_kernels import LOSSES, NETS, chains, kernel_task, net
 from undrift.gradients.kernels import (
     ForwardKernel,
     UnsupportedError,
@@ -21,28 +21,66 @@ from undrift.gradients.kernels import (
     read,
 )
 from undrift.gradients.task import Task, per_sample
-from undrift.models.layout import eval_mode
+from undrift.models.layout import Layout, eval_mode
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
 )
 MODELS, SAMPLES = 3, 150  # more samples than a core takes at a time
+LOSSES = F.cross_entropy, F.binary_cross_entropy_with_logits, F.mse_loss
+SIDE, CLASSES = 9, 7
 
 
-def forward_of(model: nn.Module, shape: Any, outputs: int, loss: Any) -> tuple[Task, ForwardKernel]:
-    task = kernel_task(model, loss)
-    targets = () if loss is F.cross_entropy else (outputs,)
-    return task, build_forward(read(task, shape, targets))
+def net(*parts: nn.Module) -> nn.Sequential:
+    """The parts on images of two channels, and a classifier behind them."""
+    torch.manual_seed(0)
+    for part in parts:
+        if isinstance(part, nn.Conv2d | nn.Linear):
+            part.reset_parameters()
+    with torch.no_grad():
+        wide = nn.Sequential(*parts, nn.Flatten())(torch.zeros(1, 2, SIDE, SIDE)).shape[1]
+    return nn.Sequential(*parts, nn.Flatten(), nn.Linear(wide, CLASSES))
 
 
-def samples_of(task: Task, shape: Any, outputs: int, count: int, seed: int = 0) -> Any:
+# Between them every kind of layer, in company and before a flat layer.
+NETS = {
+    "logistic": [],
+    "perceptron": [nn.Flatten(), nn.Linear(162, 33), nn.Tanh(), nn.Dropout(0.5), nn.Linear(33, 5)],
+    "pooled": [nn.Conv2d(2, 10, 3), nn.ReLU(), nn.Dropout2d(0.4), nn.MaxPool2d(2), nn.Sigmoid()],
+    "strided": [
+        nn.Conv2d(2, 5, (3, 2), stride=(2, 1), padding=(2, 1), bias=False),
+        nn.Tanh(),
+        nn.Dropout(0.3),
+        nn.AvgPool2d((2, 3), stride=1, padding=1, count_include_pad=False),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        nn.Conv2d(5, 9, 1),
+    ],
+}
+SHAPE = (2, SIDE, SIDE)
+PARTS = st.sampled_from(
+    [nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(2, 2, 2), nn.ReLU(), nn.Tanh(), nn.Dropout(0.4),
+     nn.Dropout2d(0.4), nn.MaxPool2d(2), nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(2, padding=1)]
+)  # fmt: skip
+
+
+def task_of(model: nn.Module, loss: Any = F.cross_entropy) -> Task:
+    return Task(model, Layout.of(model), loss, randomness="dropout")
+
+
+def forward_of(model: nn.Module, loss: Any = F.cross_entropy) -> tuple[Task, ForwardKernel]:
+    task = task_of(model, loss)
+    targets = () if loss is F.cross_entropy else (CLASSES,)
+    return task, build_forward(read(task, SHAPE, targets))
+
+
+def samples_of(task: Task, count: int, seed: int = 0) -> Any:
     noise = torch.Generator().manual_seed(seed)
     x = task.layout.gather(task.model)
     x = x + 0.1 * torch.randn(MODELS, len(x), generator=noise)
-    inputs = torch.randn(count, *shape, generator=noise)
+    inputs = torch.randn(count, *SHAPE, generator=noise)
     if task.loss is F.cross_entropy:
-        return x, inputs, torch.randint(outputs, (count,), generator=noise)
-    return x, inputs, torch.rand(count, outputs, generator=noise)
+        return x, inputs, torch.randint(CLASSES, (count,), generator=noise)
+    return x, inputs, torch.rand(count, CLASSES, generator=noise)
 
 
 def by_torch(task: Task, x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +97,8 @@ def assert_torchs(task: Task, kernel: ForwardKernel, x: Tensor, inputs: Any, tar
         found = kernel(x, inputs, targets, index, 2)
         assert found is not None
         again = kernel(x, inputs, targets, index, 1)
-        assert again is not None and torch.equal(found.losses, again.losses)
+        assert again is not None
+        assert torch.equal(found.losses, again.losses)
         assert (found.hits is None) == (task.loss is not F.cross_entropy)
         for i in range(MODELS):
             rows = slice(None) if index is None else index[i]
@@ -71,26 +110,23 @@ def assert_torchs(task: Task, kernel: ForwardKernel, x: Tensor, inputs: Any, tar
 
 @pytest.mark.parametrize("name", NETS)
 def test_losses_and_hits_are_torchs(name: str) -> None:
-    model, shape, outputs = net(name)
-    task, kernel = forward_of(model, shape, outputs, F.cross_entropy)
+    task, kernel = forward_of(net(*NETS[name]))
     for count in (1, 7, SAMPLES):
-        assert_torchs(task, kernel, *samples_of(task, shape, outputs, count))
+        assert_torchs(task, kernel, *samples_of(task, count))
 
 
 @pytest.mark.parametrize("loss", LOSSES[1:])
 def test_losses_of_numbers(loss: Any) -> None:
-    model, shape, outputs = net("perceptron")
-    task, kernel = forward_of(model, shape, outputs, loss)
-    assert_torchs(task, kernel, *samples_of(task, shape, outputs, SAMPLES))
-    x, inputs, targets = samples_of(task, shape, outputs, 5)
+    task, kernel = forward_of(net(*NETS["perceptron"]), loss)
+    assert_torchs(task, kernel, *samples_of(task, SAMPLES))
+    x, inputs, targets = samples_of(task, 5)
     inputs[0] *= 1e3  # logits far from zero
     assert_torchs(task, kernel, x, inputs, targets)
 
 
 def test_what_it_leaves_to_torch() -> None:
-    model, shape, outputs = net("logistic")
-    task, kernel = forward_of(model, shape, outputs, F.cross_entropy)
-    x, inputs, targets = samples_of(task, shape, outputs, 9)
+    task, kernel = forward_of(net())
+    x, inputs, targets = samples_of(task, 9)
     assert kernel(x, inputs, targets, None, 1) is not None
     assert kernel(x, inputs.double(), targets, None, 1) is None
     assert kernel(x, inputs[:, :, 1:], targets, None, 1) is None
@@ -101,30 +137,29 @@ def test_what_it_leaves_to_torch() -> None:
 
 
 def test_ties_go_to_the_first_class_as_in_torch() -> None:
-    model, shape, outputs = net("logistic")
-    task, kernel = forward_of(model, shape, outputs, F.cross_entropy)
-    x, inputs, _ = samples_of(task, shape, outputs, outputs)
-    targets = torch.arange(outputs)
+    task, kernel = forward_of(net())
+    x, inputs, _ = samples_of(task, CLASSES)
+    targets = torch.arange(CLASSES)
     found = kernel(torch.zeros_like(x), inputs, targets, None, 1)
-    assert found is not None and found.hits is not None
-    assert found.hits[0].tolist() == [1] + [0] * (outputs - 1)
+    assert found is not None
+    assert found.hits is not None
+    assert found.hits[0].tolist() == [1] + [0] * (CLASSES - 1)
 
 
 def test_a_kernel_of_another_net_is_refused() -> None:
-    model, shape, outputs = net("logistic")
-    task, kernel = forward_of(model, shape, outputs, F.cross_entropy)
-    _, inputs, targets = samples_of(task, shape, outputs, 9)
+    task, kernel = forward_of(net())
+    _, inputs, targets = samples_of(task, 9)
     check_forward(kernel, task, inputs, targets)
-    other = kernel_task(nn.Sequential(*model, nn.Softplus()))
+    other = task_of(nn.Sequential(*task.model.children(), nn.Softplus()))
     with pytest.raises(UnsupportedError, match="a loss that differs from torch's by"):
         check_forward(kernel, other, inputs, targets)
 
 
 @pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
-@given(chains(), st.integers(0, 10**6), st.sampled_from(LOSSES), st.integers(1, 300))
-def test_any_chain(chain: Any, seed: int, loss: Any, samples: int) -> None:
-    model, shape, outputs = chain
-    torch.manual_seed(seed)
-    task, kernel = forward_of(model, shape, outputs, loss)
-    assert_torchs(task, kernel, *samples_of(task, shape, outputs, samples, seed))
+@given(
+    st.lists(PARTS, max_size=5), st.integers(0, 10**6), st.sampled_from(LOSSES), st.integers(1, 300)
+)
+def test_any_chain(parts: list[nn.Module], seed: int, loss: Any, samples: int) -> None:
+    task, kernel = forward_of(net(*copy.deepcopy(parts)), loss)
+    assert_torchs(task, kernel, *samples_of(task, samples, seed))

@@ -21,7 +21,7 @@ from undrift.results.trial import Trial
 
 def record(round: int, **changes: Any) -> Record:
     made = Record(round, 2, 1 / round, round / 10, 1_000_000 * round, 500_000, 5, 50, 0.5)
-    return replace(made, **changes)
+    return replace(made, **{"evaluation_seconds": 0.25, **changes})
 
 
 RECORDS = [record(1), record(2, loss=None, accuracy=None), record(3)]
@@ -123,9 +123,10 @@ def curve(axis: Any, number: int = 0) -> list[tuple[float, float]]:
         ("bytes", (1.5, 7.5), "megabytes sent"),
         ("gradients", (5, 15), "gradients"),
         ("samples", (50, 150), "training samples"),
-        ("seconds", (0.5, 1.5), "seconds"),
+        ("seconds", (0.5, 1.5), "seconds of training"),
+        ("all_seconds", (0.75, 2.25), "seconds"),
     ],
-    ids=["round", "bytes", "gradients", "samples", "seconds"],
+    ids=["round", "bytes", "gradients", "samples", "seconds", "all seconds"],
 )
 def test_a_plot_adds_up_what_rounds_without_the_metric_cost(
     against: str, places: tuple[float, float], label: str
@@ -262,7 +263,8 @@ def test_a_terminal_sees_method_mode_last_rounds_and_totals() -> None:
     shown = terminal(FakeRun())
     assert "Method(lr='0.1'): round 3 of 9" in shown
     assert "stacked: the model is small" in shown
-    assert "6.000 MB up, 1.500 MB down, 15 gradients on 150 samples, 1.500 s." in shown
+    assert "6.000 MB up, 1.500 MB down, 15 gradients on 150 samples, 2.250 s" in shown
+    assert "(1.500 training, 0.750 tests)." in " ".join(shown.split())
     assert "30.00" in shown
     assert "consensus" not in shown
 
@@ -271,7 +273,7 @@ def test_a_notebook_sees_the_same() -> None:
     parser = cells(FakeRun())
     head, *rows = parser.rows
     assert head[:4] == ["round", "clients", "loss", "accuracy %"]
-    assert rows[0] == ["1", "2", "1.0000", "10.00", "1.000", "0.500", "5", "0.500"]
+    assert rows[0] == ["1", "2", "1.0000", "10.00", "1.000", "0.500", "5", "0.500", "0.250"]
     assert rows[1][:4] == ["2", "2", "-", "-"]
     assert "stacked: the model is small" in html_table(FakeRun())
 

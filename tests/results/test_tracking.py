@@ -60,12 +60,26 @@ def test_csv_has_all_fields_and_empty_cells_for_none(tmp_path: Path) -> None:
     header, first, second = rows(tmp_path / "FedAvg_lr=0.1-seed3.csv")
     assert ",".join(header) == (
         "round,clients,loss,accuracy,bytes_up,bytes_down,gradients,samples,seconds,"
-        "train_loss,validation_loss,validation_accuracy,simulated_seconds,utilisation,missed,"
+        "evaluation_seconds,train_loss,validation_loss,validation_accuracy,simulated_seconds,utilisation,missed,"
         "sharpness,hessian,cka"
     )
-    assert first == ["1", "2", "1.0", "0.25", "10", "7", "5", "50", "0.125", *9 * [""]]
+    assert first == ["1", "2", "1.0", "0.25", "10", "7", "5", "50", "0.125", "0.0", *9 * [""]]
     empty = 5 * [""]
-    assert second == ["2", "2", "", "", "20", "7", "5", "50", "0.125", *empty, "3", *3 * [""]]
+    assert second == [
+        "2",
+        "2",
+        "",
+        "",
+        "20",
+        "7",
+        "5",
+        "50",
+        "0.125",
+        "0.0",
+        *empty,
+        "3",
+        *3 * [""],
+    ]
 
 
 def test_csv_of_peers_has_their_fields_too(tmp_path: Path) -> None:
@@ -73,7 +87,7 @@ def test_csv_of_peers_has_their_fields_too(tmp_path: Path) -> None:
     header, cells = rows(tmp_path / "one.csv")
     assert dict(zip(header, cells, strict=True))["consensus"] == "0.5"
     assert header[-1] == "sign_matching"
-    assert len(header) == 18 + 8
+    assert len(header) == 19 + 8
 
 
 def test_csv_keeps_every_bit_of_a_float(tmp_path: Path) -> None:

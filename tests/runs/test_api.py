@@ -123,7 +123,7 @@ def test_a_result_shows_itself(result: ud.ExperimentResult, tmp_path: Path) -> N
     table = result.table()
     assert "FedAvg" in table
     assert "accuracy %" in table
-    assert "mean of the last ten evaluations" in table
+    assert "mean of the evaluations on the test set in the last ten rounds" in table
     assert repr(result) == f"{table}\nRecords and plots: {result.folder}"
     assert "<td>Scaffold</td>" in result._repr_html_()
     frame = result.frame()

@@ -27,8 +27,8 @@ from undrift.gradients.task import Task, per_sample
 from undrift.models.layout import eval_mode
 
 ALL_AT_ONCE = 2**62  # the size of batches for a loss that is not a mean over samples
-CACHED_ELEMENTS = 2**21  # inputs and activations of a batch that stay in the processor's cache
-LARGEST_BATCH = 1000
+CACHED_ELEMENTS = 2**22  # inputs and activations of a batch that stay in the processor's cache
+SMALLEST_BATCH, LARGEST_BATCH = 50, 1000  # deep nets are slow on fewer, others no faster on more
 THREADED_ELEMENTS = 5_000_000  # of a batch up to which several fit side by side
 
 
@@ -67,7 +67,7 @@ def batch_for(parameters: int, elements: int) -> int:
     each batch, which should then be as much work as reading it.
     """
     fitting = max(CACHED_ELEMENTS, 2 * parameters) // max(1, elements)
-    return max(1, min(LARGEST_BATCH, fitting))
+    return max(SMALLEST_BATCH, min(LARGEST_BATCH, fitting))
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,9 @@ class Evaluator:
         some = max(1, self.batch // len(models))  # samples of each model
         for start in range(0, rows.shape[1], some):
             own = rows[:, start : start + some]
-            index, place = torch.unique(own, return_inverse=True)  # Samples are prepared once for all.
+            index, place = torch.unique(
+                own, return_inverse=True
+            )  # Samples are prepared once for all.
             inputs, targets = self.task.prepared(pool[0][index]), self.task.cast(pool[1][index])
             found = self.kernel(models, inputs, targets, place, self.threads)
             if found is None or found.hits is None:

@@ -206,7 +206,7 @@ class _SettledEvaluation:
 
 
 def _settled_evaluation(request: SimulationRequest, setup: Setup) -> _SettledEvaluation:
-    """Decide how the run is evaluated, and begin to compile what does it."""
+    """Return how the run is evaluated; what does it is being compiled meanwhile."""
     counts = [count_run(request, setup.planner, setup.facts)]
     options = settle(request.evaluation, counts)
     passes = all_passes(options, counts)

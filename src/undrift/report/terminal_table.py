@@ -20,10 +20,10 @@ from undrift.results.trial import CellScore, Trial
 
 Methods = Mapping[str, Sequence[Trial]]  # the seeds of each method
 NOTES = {  # smoothing -> what the accuracy of the table is
-    "raw": "accuracy: mean of the tests in the last ten rounds",
-    "ema": "accuracy: moving average (EMA 0.9) over rounds of the tests, targets as well",
-    "window": "accuracy: mean of the tests in the last ten rounds, targets as well",
-    "best": "accuracy: best of all tests, targets as well",
+    "raw": "accuracy: mean of the evaluations on the test set in the last ten rounds",
+    "ema": "accuracy: moving average (EMA 0.9) of the evaluations on the test set, targets as well",
+    "window": "accuracy: mean of the evaluations in the last ten rounds, targets as well",
+    "best": "accuracy: best of all evaluations on the test set, targets as well",
 }
 WIDTH = 160  # A table that no terminal cuts has so many columns of characters.
 

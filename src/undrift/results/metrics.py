@@ -29,7 +29,6 @@ COSTS = (
     "all_seconds",
     "simulated_seconds",
 )
-_SUMS = {"bytes": ("bytes_up", "bytes_down"), "all_seconds": ("seconds", "evaluation_seconds")}
 _HIGHER = (
     "accuracy",
     "validation_accuracy",
@@ -166,7 +165,7 @@ def cumulative(records: Sequence[Record], cost: str) -> list[float]:
     "bytes" are those up and down, "all_seconds" those of training and of evaluation.
     """
     require_choice("cumulative", "cost", cost, COSTS)
-    names = _SUMS.get(cost, (cost,))
+    names = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
     spent = [[getattr(record, name) for name in names] for record in records]
     timed = all(None not in each for each in spent)
     require(timed, "cumulative", f"records with {cost}", None, "run with devices to have a clock")

@@ -36,6 +36,11 @@ class Record:
     # CKA is the mean over layers and pairs of clients, and None unless a tap measures it.
     cka: float | None = field(default=None, kw_only=True)
 
+    @property
+    def all_seconds(self) -> float:
+        """Return the seconds of training and evaluation together."""
+        return self.seconds + self.evaluation_seconds
+
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name."""
         return asdict(self)
