@@ -106,7 +106,7 @@ def records_of(run: ud.Run) -> dict[str, Any]:
     """Run to the end; return records without their seconds and the hash of the model."""
     records = [record.to_dict() for record in run]
     for record in records:
-        del record["seconds"]
+        del record["seconds"], record["evaluation_seconds"]
     return {"records": records, "sha256": run.model_sha256}
 
 

@@ -250,7 +250,7 @@ def without_times(place: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(place.glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        found[path.name] = [{**line, "seconds": 0} for line in lines]
+        found[path.name] = [{**line, "seconds": 0, "evaluation_seconds": 0} for line in lines]
         ending = json.loads(path.with_suffix(".json").read_text())
         found[path.stem] = {key: ending[key] for key in ("label", "status", "model_sha256")}
     return found
