@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.support.system import ROOT
 
 PACKAGE = ROOT / "src" / "undrift"
-BASE = "check core errors field_help files keyed tree"  # modules of the root that anyone may import
+# Modules of the root that anyone may import.
+BASE = "builder check core errors field_help files keyed tree"
 ENGINE_BASE = "participation plan world"  # the bottom of engine/: who, how much, on which rank
 
 ALLOWED = {

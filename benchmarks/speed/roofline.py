@@ -21,8 +21,8 @@ from benchmarks.speed.table import replaced
 from torch.nn import functional as F
 
 import undrift as ud
+from undrift.builder import library
 from undrift.gradients.kernels import build, read
-from undrift.gradients.kernels.builder import library
 from undrift.gradients.task import Autograd, Batch, Task
 from undrift.models.layout import Layout
 

@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVa
 from numpy.random import Generator
 from torch import Tensor, nn
 
+from undrift import tree
+
 Vector = Tensor  # flat parameters, (D,)
 
 S = TypeVar("S")  # server state
@@ -232,6 +234,13 @@ class Merge(ABC):
     @abstractmethod
     def start(self, v: Vector, rng: Generator) -> Any:
         """Return a worker's own share, made from its piece `v` of the vector."""
+
+    def start_if_finite(self, v: Vector, rng: Generator) -> Any:
+        """Return the share that `start` returns, or None if v is not finite.
+
+        A merge overrides this where it can do both in one pass over v.
+        """
+        return self.start(v, rng) if tree.is_finite(v) else None
 
     @abstractmethod
     def send(self, share: Any, count: int, rng: Generator) -> Tensor:

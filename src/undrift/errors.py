@@ -41,6 +41,10 @@ class DivergenceError(UndriftError):
         )
 
 
+class UnsupportedError(Exception):
+    """Says in a few words what compiled code cannot do; whoever asked does it without."""
+
+
 class CheckpointError(UndriftError):
     """A checkpoint is missing, damaged, or belongs to another run."""
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,10 +29,22 @@ def _digest(seed: int, purpose: str, *counters: int, size: int) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
 
 
+class _Key(ISeedSequence):
+    """Gives Philox its key; with `key=` it would ask the system for entropy that it never uses."""
+
+    def __init__(self, digest: bytes) -> None:
+        self._words = np.frombuffer(digest, dtype="<u8")
+
+    def generate_state(self, n_words: int, dtype: object = np.uint32) -> NDArray[np.uint64]:
+        """Return the two words of the key, all that Philox asks for."""
+        return self._words
+
+
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """Return a NumPy generator for this purpose alone."""
-    key = int.from_bytes(_digest(seed, purpose, *counters, size=16), "little")
-    return np.random.Generator(np.random.Philox(key=key))
+    key = _Key(_digest(seed, purpose, *counters, size=16))
+    # NumPy takes any ISeedSequence, but its types know of one only.
+    return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
 
 class _Own(threading.local):

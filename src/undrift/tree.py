@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -48,6 +49,11 @@ def row(tree: T, i: int) -> T:
 
 def nbytes(tree: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def is_finite(v: Tensor) -> bool:
+    """Return whether all entries of one vector are finite."""
+    return math.isfinite(v.sum().item()) or bool(v.isfinite().all())  # as in `finite_rows`
 
 
 def finite_rows(leaf: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from undrift import tree
+from undrift import builder, tree
 from undrift.engine.tuning import select
 from undrift.errors import DivergenceError
 from undrift.files import part_of
-from undrift.gradients.kernels import Kernels, builder
+from undrift.gradients.kernels import Kernels
 from undrift.testing import finish, start
 
 pytestmark = pytest.mark.skipif(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,10 @@ import torch.distributed as dist
 
 import undrift as ud
 from undrift import keyed, testing
+from undrift.comm import compiled
 from undrift.comm.merges import Cascade, Largest, Mean, OneBit, OwnNorm, SignSum
-from undrift.comm.routes import Ring, SegmentedRing, Server, Torus, Tree
+from undrift.comm.routes import Ring, Route, SegmentedRing, Server, Torus, Tree
+from undrift.engine.collectives import schedule
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import Loopback
 from undrift.engine.collectives.network import NetworkExchange
@@ -42,6 +45,7 @@ ROUTES = {
     6: (Ring(), SegmentedRing(20), Tree(), Server(), Torus(2, 3)),
     7: (Ring(), Tree(), Server()),
 }
+FOR_LONG = (Ring(), SegmentedRing(2**15), Tree(), Server(), Torus(3, 1))
 BAD = (0, 1, 5)  # of seven workers, two of them on rank 0
 SIZES = (2, 83)  # fewer coordinates than workers, and a number that nothing divides
 
@@ -84,6 +88,36 @@ def literal(post: Transport) -> list[str]:
     return wrong
 
 
+def long_vectors(post: Transport) -> list[str]:
+    """Routes and merges of which rank 0 with C++ and the others with NumPy make other bits.
+
+    The simulator reduces long vectors piece by piece, processes hop by hop.
+    """
+    given = vectors(3, schedule.LONG + 9, seed=1)
+    wrong = []
+    for route in FOR_LONG:
+        for how in (Mean(), OneBit(), SignSum(), Cascade()):
+            expected, made = Traffic(3), Traffic(3)
+            reduce = partial(all_reduce, merge=how, route=route, draws=[draws(0)], workers=3)
+            every = {worker: [vector] for worker, vector in enumerate(given)}
+            want, _ = reduce(Loopback(), every, traffic=expected)
+            got, bad = reduce(post, {post.rank: every[post.rank]}, traffic=made)
+            same = torch.equal(got[0], want[0]) and made.hops == expected.hops and not bad
+            same &= bool((made.links[post.rank] == expected.links[post.rank]).all())
+            if not same:
+                wrong.append(f"{route} {how}")
+    return wrong
+
+
+def use_one_path(rank: int) -> None:
+    """Let rank 0 pack and draw by C++, where there is a compiler, and the others by NumPy."""
+    compiled.loader = compiled.Loader()
+    if rank == 0:
+        compiled.loader.build()
+    else:
+        compiled.SHORT = 2**62
+
+
 def together(post: Transport) -> bool:
     """Whether vectors that travel together end as each by itself, with fewer messages."""
     sizes = (5, 83, 1, 16)
@@ -101,11 +135,12 @@ def together(post: Transport) -> bool:
     return same and joint_bytes < post.sent - before
 
 
-def flagged(post: Transport) -> list[list[int]]:
-    """Who is said to be not finite, for each route, when worker 1 of 3 is."""
+def flagged(post: Transport, routes: Sequence[Route], size: int) -> list[list[int]]:
+    """Who is said to be not finite, for each route, when the last entry of worker 1 of 3 is."""
     told = []
-    for route in ROUTES[3]:
-        own = torch.full((40,), torch.nan if post.rank == 1 else 0.5)
+    for route in routes:
+        own = torch.full((size,), 0.5)
+        own[-1] = torch.nan if post.rank == 1 else 0.5
         how = SignSum(stochastic=True)  # which could not even pack it
         _, bad = all_reduce(post, {post.rank: [own]}, how, route, [draws(0)])
         told.append(bad)
@@ -157,10 +192,13 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     post = Transport()
+    use_one_path(post.rank)
     found = {
         "literal": literal(post),
         "together": together(post),
-        "flagged": flagged(post),
+        "long": long_vectors(post),
+        "flagged": flagged(post, ROUTES[3], 40),
+        "flagged in a piece": flagged(post, FOR_LONG, schedule.LONG + 9),
         "refused": refused(),
         "out of step": out_of_step(post),
         "gradient norm": gradient_norm(),

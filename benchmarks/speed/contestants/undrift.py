@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import undrift as ud
 from undrift import keyed
+from undrift.comm import compiled
 from undrift.comm.merges import Mean, OneBit
 from undrift.comm.routes import Ring
 from undrift.engine.collectives.allreduce import all_reduce
@@ -82,6 +83,7 @@ def synchronise(line: Line, workload: Workload, variant: str) -> None:
     noise = torch.Generator().manual_seed(0)
     workers = workload.clients
     vectors = {m: [torch.randn(*workload.shape, generator=noise)] for m in range(workers)}
+    compiled.loader.build()  # as after the first seconds of a long run
     how = Mean() if variant == "full-precision" else OneBit()
     turn = 0
 

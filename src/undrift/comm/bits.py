@@ -3,7 +3,8 @@
 Packed signs are uint8 tensors of ceil(size / 8) bytes: bit j % 8 of byte j // 8, counted from the
 least significant, is 1 where coordinate j is +1; the trailing bits are zero when packed. All
 functions work on the CPU and block by block, so that the one byte per coordinate that NumPy needs
-in between is never held for a whole vector and stays in cache.
+in between is never held for a whole vector and stays in cache. Long vectors are packed and random
+bits are drawn by C++ where there is some (`compiled.py`), with the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from undrift import tree
 from undrift.check import is_whole, require, require_nonnegative
+from undrift.comm import compiled
 
 _BLOCK = 2**18  # coordinates, a multiple of 8 so that blocks are whole bytes
 _WORDS = 2**15  # 64-bit words of random bits at a time
@@ -30,13 +33,30 @@ _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def pack_signs(v: Tensor) -> Tensor:
     """Return the signs of v, packed; zeros of either sign count as +1, a NaN as -1."""
     flat = _flat(v)
-    packed = np.empty(_bytes(flat.shape[0]), np.uint8)
-    positive = np.empty(min(_BLOCK, flat.shape[0]), np.bool_)
-    for start in range(0, flat.shape[0], _BLOCK):
+    packed = np.empty(_bytes(len(flat)), np.uint8)
+    if (library := _packing_library(flat)) is not None:
+        library.pack(flat, packed)
+        return torch.from_numpy(packed)
+    positive = np.empty(min(_BLOCK, len(flat)), np.bool_)
+    for start in range(0, len(flat), _BLOCK):
         block = _array(flat[start : start + _BLOCK])
         signs = np.greater_equal(block, 0, out=positive[: block.size])
         _put(packed, start, signs)
     return torch.from_numpy(packed)
+
+
+def pack_finite_signs(v: Tensor) -> Tensor | None:
+    """Return the packed signs of v, or None if v is not finite."""
+    flat = _flat(v)
+    if (library := _packing_library(flat)) is None:
+        return pack_signs(flat) if tree.is_finite(flat) else None
+    packed = np.empty(_bytes(len(flat)), np.uint8)
+    return torch.from_numpy(packed) if library.pack(flat, packed) else None
+
+
+def _packing_library(flat: Tensor) -> compiled.BitLibrary | None:
+    library = compiled.loader.library() if len(flat) >= compiled.SHORT else None
+    return library if library is not None and library.packs(flat.dtype) else None
 
 
 def unpack_signs(bits: Tensor, size: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
@@ -79,9 +99,8 @@ def bernoulli(a: int, b: int, nbytes: int, rng: np.random.Generator) -> Tensor:
     elif a > 0 and nbytes <= _SMALL:  # as exact, and with fewer calls
         lanes = rng.integers(0, int(a) + int(b), 8 * nbytes) < a
         return torch.from_numpy(np.packbits(lanes, bitorder="little"))
-    else:
-        for start in range(0, words.size, _WORDS):
-            _less(words[start : start + _WORDS], int(a), int(a) + int(b), rng)
+    elif a > 0:
+        _draw(words, int(a), int(a) + int(b), rng)
     return torch.from_numpy(words.view(np.uint8)[:nbytes])
 
 
@@ -178,6 +197,16 @@ def unpack_counts(data: Tensor, width: int, size: int) -> NDArray[np.int32]:
 def counts_of(bits: Tensor, size: int) -> NDArray[np.int32]:
     """Return the bits as 0 and 1, one number per coordinate, to be summed."""
     return _look_up(bits, size, _BITS_OF_BYTE.astype(np.int32))
+
+
+def _draw(words: NDArray[np.uint64], a: int, q: int, rng: np.random.Generator) -> None:
+    """Set the bits of words, which are all zero, where U < a / q, block by block."""
+    if 64 * words.size >= compiled.SHORT:
+        library = compiled.loader.library(draws=64 * words.size)
+        if library is not None and library.bernoulli(words, a, q, _WORDS, rng):
+            return
+    for start in range(0, words.size, _WORDS):
+        _less(words[start : start + _WORDS], a, q, rng)
 
 
 def _less(out: NDArray[np.uint64], a: int, q: int, rng: np.random.Generator) -> None:

@@ -22,11 +22,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from undrift import UndriftError, keyed
+from undrift import DivergenceError, UndriftError, keyed
 from undrift.comm import bits, routes
 from undrift.comm.merges import Cascade, Largest, Mean, Norm, OneBit, OwnNorm, SignSum
 from undrift.comm.routes import Piece, Ring, Route, SegmentedRing, Server, Torus, Tree
 from undrift.core import Merge
+from undrift.engine.collectives import reduction, schedule
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import InProcessExchange, Loopback
 from undrift.engine.collectives.traffic import Traffic
@@ -954,6 +955,36 @@ def test_strided_vectors_with_pieces_of_one_coordinate(how):
     rows = rows / rows.abs().max()
     assert rows.stride(1) != 1
     assert torch.equal(reduced(rows, how, Ring())[0], reduced(rows.contiguous(), how, Ring())[0])
+
+
+@pytest.mark.parametrize("how", MERGES, ids=str)
+def test_long_vectors_are_reduced_piece_by_piece_with_the_same_bits(how, monkeypatch):
+    for route, workers in FEW:
+        rows = vectors(workers, 36, dtype=torch.float32)
+        rows = rows / rows.abs().max()
+        whole, once = reduced(rows.clone(), how, route)
+        with monkeypatch.context() as patch:
+            patch.setattr(schedule, "LONG", 0)
+            patch.setattr(reduction, "LONG", 0)
+            given = rows.clone()
+            pieces, apart = reduced(given, how, route)
+        assert torch.equal(whole, pieces)
+        assert torch.equal(given, rows)  # no worker's own vector is changed
+        assert (once.links == apart.links).all()
+        assert (once.hops, once.coordinates) == (apart.hops, apart.coordinates)
+
+
+@pytest.mark.parametrize("long", [0, 2**17], ids=["by-piece", "at-once"])
+@pytest.mark.parametrize("how", MERGES, ids=str)
+def test_all_who_are_not_finite_are_named_wherever_it_is(how, long, monkeypatch):
+    monkeypatch.setattr(schedule, "LONG", long)
+    monkeypatch.setattr(reduction, "LONG", long)
+    for route in all_routes(6):
+        rows = torch.full((6, 40), 0.5)
+        rows[1, 39], rows[4, 0] = math.inf, math.nan
+        with pytest.raises(DivergenceError) as error:
+            reduced(rows, how, route)
+        assert error.value.clients == [1, 4]
 
 
 class Twice(Ring):

@@ -21,12 +21,17 @@ def test_every_route_and_merge_is_the_simulators_bit_for_bit(found):
     assert [each["literal"] for each in found] == [[], [], []]
 
 
+def test_long_vectors_are_the_simulators_bit_for_bit_by_cpp_and_by_numpy(found):
+    assert [each["long"] for each in found] == [[], [], []]
+
+
 def test_vectors_that_travel_together_end_as_each_by_itself(found):
     assert all(each["together"] for each in found)
 
 
-def test_everybody_learns_who_is_not_finite_on_every_route(found):
-    assert [each["flagged"] for each in found] == [[[1]] * len(job.ROUTES[3])] * 3
+@pytest.mark.parametrize("what", ["flagged", "flagged in a piece"])
+def test_everybody_learns_who_is_not_finite_on_every_route(found, what):
+    assert [each[what] for each in found] == [[[1]] * 5] * 3
 
 
 def test_an_exchange_names_all_who_are_not_finite_on_every_rank(found):

@@ -8,8 +8,7 @@ the link. Messages between workers of one rank stay in memory; a single rank has
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
 from undrift.engine.collectives.reduction import Draws, Reduction
-from undrift.engine.collectives.schedule import Hop, Message, rank_schedule
+from undrift.engine.collectives.schedule import Hop, Message, local_schedule, rank_schedule
 from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.processes.transport import Incoming, Outgoing, Received
 
@@ -79,20 +78,29 @@ def all_reduce(
     `draws[v]` makes the generators of the operations on vector v.
     """
     workers = transport.size if workers is None else workers
-    not_finite = [worker for worker, own in vectors.items() if not _all_finite(own)]
-    if not_finite and transport.size == 1:
-        return Reduced([], not_finite)
-    # Other ranks wait for messages, so zeros travel in place of values that no merge could encode.
-    sendable = {
-        worker: [torch.zeros_like(v) for v in own] if worker in not_finite else own
-        for worker, own in vectors.items()
-    }
-    reduction = Reduction(workers, sendable, merge, draws, flag=min(not_finite, default=-1) + 1)
+    reduction = Reduction(workers, vectors, merge, draws)
     sizes = tuple(len(vector) for vector in reduction.like)
-    hops = rank_schedule(route, workers, sizes, transport.size, transport.rank)
-    for number, hop in enumerate(hops):
-        _run_hop(transport, reduction, hop, f"{label}, hop {number}", traffic)
-    return Reduced(reduction.results(), [reduction.flag - 1] if reduction.flag else [])
+    steps = 0
+    for hops in _schedule(transport, route, workers, sizes):
+        for hop in hops:
+            _run_hop(transport, reduction, hop, f"{label}, hop {hop.number}", traffic)
+            steps = max(steps, hop.number + 1)
+        reduction.finish()
+    if traffic is not None:
+        traffic.hops += steps
+    results = reduction.results()
+    if transport.size == 1:
+        return Reduced(results, sorted(reduction.not_finite))
+    return Reduced(results, [reduction.flag - 1] if reduction.flag else [])
+
+
+def _schedule(
+    transport: MessageTransport, route: Route, workers: int, sizes: tuple[int, ...]
+) -> Iterable[Iterable[Hop]]:
+    """Return hops in groups that do not depend on each other; ranks have to keep step in one."""
+    if transport.size == 1:
+        return local_schedule(route, workers, sizes)
+    return [rank_schedule(route, workers, sizes, transport.size, transport.rank)]
 
 
 def _run_hop(
@@ -128,13 +136,6 @@ def _run_hop(
             buffers = _buffers(reduction, hop, message, received)
         for part, data in zip(message.parts, buffers, strict=True):
             reduction.accept(hop, message.receiver, part, data)
-    if traffic is not None:
-        traffic.hops += 1
-
-
-def _all_finite(vectors: Sequence[Vector]) -> bool:
-    # A finite sum shows that all entries are finite, but the sum of finite entries may overflow.
-    return all(math.isfinite(v.sum().item()) or bool(v.isfinite().all()) for v in vectors)
 
 
 def _label(label: str, message: Message) -> str:

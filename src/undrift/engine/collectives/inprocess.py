@@ -12,12 +12,12 @@ from torch import Tensor
 
 from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
-from undrift.engine.collectives import base
 from undrift.engine.collectives.base import Exchange, Rows, weighted_sums
 from undrift.engine.processes.transport import Incoming, Outgoing, Received
 from undrift.errors import DivergenceError
 from undrift.topology import Topology
 
+IN_CACHE = 2**16  # coordinates whose sum stays in the processor's cache
 SPARSE = 0.07  # below this share of non-zero entries a sparse product is quicker
 
 
@@ -74,12 +74,12 @@ class InProcessExchange(Exchange):
 def sign_matching(result: Vector, vectors: Sequence[Vector]) -> float:
     """Return the share of the coordinates in which the result has the sign of the vectors' sum."""
     same = 0
-    for start in range(0, len(result), base.BLOCK):  # no second copy of a large vector
-        block = slice(start, start + base.BLOCK)
+    for start in range(0, len(result), IN_CACHE):
+        block = slice(start, start + IN_CACHE)
         total = vectors[0][block].clone()
         for vector in vectors[1:]:
             total += vector[block]
-        same += int(((result[block] >= 0) == (total >= 0)).sum())
+        same += int(torch.count_nonzero((result[block] >= 0) == (total >= 0)))
     return same / len(result)
 
 

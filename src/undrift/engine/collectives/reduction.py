@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undrift import keyed
+from undrift import keyed, tree
 from undrift.comm.routes import Piece
 from undrift.core import Merge, Vector
-from undrift.engine.collectives.schedule import Hop, Message, MessagePart
+from undrift.engine.collectives.schedule import LONG, Hop, Message, MessagePart
 
 # (purpose, worker, first coordinate, counts ...) -> the generator of one operation
 Draws = Callable[..., np.random.Generator]
@@ -29,18 +29,21 @@ class Reduction:
         vectors: Mapping[int, Sequence[Vector]],
         merge: Merge,
         draws: Sequence[Draws],
-        flag: int,
     ) -> None:
-        self.flag = flag  # one more than a worker whose vectors are not finite, or zero
+        # One more than a worker whose vectors are not finite, or zero; it travels with messages.
+        self.flag = 0
+        self.not_finite: set[int] = set()  # of this rank's workers
         self._workers, self._vectors, self._merge = workers, vectors, merge
         self._draws, self._drawing = draws, merge.draws
         self._first = min(vectors)  # the worker whose result is decoded; all results are the same
         self.like = vectors[self._first]
+        self._finite: dict[tuple[int, int], bool] = {}  # whether a worker's short vector is
         self._shares: dict[_Place, Any] = {}  # made when first needed
         self._prepared: dict[_Place, Any] = {}
         self._encoded: dict[_Place, Tensor] = {}  # results
         self._undecoded: list[tuple[int, Piece]] = []  # results of the first worker
         self._results = [_room(vector) for vector in self.like]
+        self._decoded = False  # whether any result has been
 
     def encode(self, hop: Hop, message: Message) -> list[Tensor]:
         """Return the bytes of the message's parts."""
@@ -61,6 +64,7 @@ class Reduction:
         if place not in self._encoded:
             rng = self._rng("close", place)
             data = self._merge.encode_result(self._share(place), self._workers, rng)
+            del self._shares[place]
             self._keep_result(place, data)
         return self._encoded[place]
 
@@ -101,9 +105,14 @@ class Reduction:
         count = part.stands_for if hop.merging else self._workers
         return self._merge.nbytes(self._like(part), count, result=not hop.merging)
 
+    def finish(self) -> None:
+        """Decode the results of pieces that are needed in no later hop, and drop their bytes."""
+        self._decode_results()
+        self._encoded.clear()
+
     def results(self) -> list[Vector]:
         """Return the decoded results."""
-        if not self._encoded:  # a single worker on a route without hops
+        if self._workers == 1 and not self._decoded:  # a route without hops
             for v, vector in enumerate(self.like):
                 self._result((self._first, v, Piece(0, len(vector))))
         self._decode_results()
@@ -121,10 +130,29 @@ class Reduction:
     def _share(self, place: _Place) -> Any:
         share = self._shares.get(place)
         if share is None:
-            worker, v, piece = place
-            own = self._vectors[worker][v][slice(*piece)]
-            share = self._shares[place] = self._merge.start(own, self._rng("start", place))
+            share = self._shares[place] = self._start(place)
         return share
+
+    def _start(self, place: _Place) -> Any:
+        worker, v, piece = place
+        vector = self._vectors[worker][v]
+        own, rng = vector[slice(*piece)], self._rng("start", place)
+        if len(vector) > LONG:  # whose pieces are checked while they are in the cache
+            share = self._merge.start_if_finite(own, rng)
+            if share is not None:
+                return share
+        elif self._is_finite(worker, v):
+            return self._merge.start(own, rng)
+        self.not_finite.add(worker)
+        self.flag = max(self.flag, worker + 1)
+        # Other ranks wait for messages, so zeros travel: no merge could encode the values.
+        return self._merge.start(torch.zeros_like(own), self._rng("start", place))
+
+    def _is_finite(self, worker: int, v: int) -> bool:
+        known = self._finite.get((worker, v))
+        if known is None:
+            known = self._finite[worker, v] = tree.is_finite(self._vectors[worker][v])
+        return known
 
     def _keep_result(self, place: _Place, data: Tensor) -> None:
         self._encoded[place] = data
@@ -137,6 +165,7 @@ class Reduction:
             data = self._encoded[self._first, v, piece]
             out = self._results[v][slice(*piece)]
             self._merge.decode_result_into(out, data, self._workers)
+            self._decoded = True
         self._undecoded.clear()
 
 

@@ -19,6 +19,7 @@ from undrift.engine.world import RankBlocks
 from undrift.errors import UndriftError
 
 MOST_CACHED = 256  # workers of one rank; a ring of M workers has 2 M (M - 1) messages
+LONG = 2**17  # coordinates of a vector that does not stay in the processor's cache
 
 
 class MessagePart(NamedTuple):
@@ -46,6 +47,7 @@ class Hop(NamedTuple):
     merging: bool
     sends: list[Message]  # by workers of this rank
     comes: list[Message]  # to workers of this rank, in the order in which they are merged
+    number: int  # of the step on the route
 
 
 def rank_schedule(
@@ -55,6 +57,31 @@ def rank_schedule(
     if ranks == 1 and workers > MOST_CACHED:  # the messages would take more memory than the vectors
         return _hops(route, workers, sizes, ranks, rank)
     return _cached_hops(route, workers, sizes, ranks, rank)
+
+
+def local_schedule(route: Route, workers: int, sizes: tuple[int, ...]) -> Iterable[Iterable[Hop]]:
+    """Return the hops of a single rank, of long vectors apart for each piece.
+
+    Pieces do not depend on each other. One that is reduced from its first hop to its last stays in
+    the cache, and its memory serves the next.
+    """
+    if workers > MOST_CACHED or max(sizes) <= LONG:
+        return [rank_schedule(route, workers, sizes, 1, 0)]
+    return _cached_by_piece(route, workers, sizes)
+
+
+@lru_cache(maxsize=64)
+def _cached_by_piece(route: Route, workers: int, sizes: tuple[int, ...]) -> list[list[Hop]]:
+    hops: dict[tuple[int, Piece], list[Hop]] = {}
+    for hop in _hops(route, workers, sizes, 1, 0):
+        messages: dict[tuple[int, Piece], list[Message]] = {}
+        for message in hop.sends:
+            for part in message.parts:
+                alone = message._replace(parts=(part,))
+                messages.setdefault((part.vector, part.piece), []).append(alone)
+        for place, own in messages.items():
+            hops.setdefault(place, []).append(hop._replace(sends=own, comes=own))
+    return list(hops.values())
 
 
 @lru_cache(maxsize=64)
@@ -77,7 +104,7 @@ def _hops(
                 f"Vectors of several sizes need a route with as many steps for each, got {route}; "
                 "use a ring, a torus or a tree."
             )
-        yield _hop(steps, blocks, rank, progress)
+        yield _hop(steps, blocks, rank, progress, hops)
         hops += 1
     if hops or workers > 1:  # a single worker may have no hops, since it has the result already
         progress.require_complete(blocks.of(rank), sizes)
@@ -131,7 +158,7 @@ class _Progress:
                     )
 
 
-def _hop(steps: list[Step], blocks: RankBlocks, rank: int, progress: _Progress) -> Hop:
+def _hop(steps: list[Step], blocks: RankBlocks, rank: int, progress: _Progress, number: int) -> Hop:
     """Return one step of each vector, cut down to the messages of one rank."""
     merging = steps[0].merging
     parts: dict[tuple[int, int], list[MessagePart]] = {}
@@ -156,4 +183,5 @@ def _hop(steps: list[Step], blocks: RankBlocks, rank: int, progress: _Progress) 
         merging,
         [message for message in messages if message.sender_rank == rank],
         [message for message in messages if message.receiver_rank == rank],
+        number,
     )

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from undrift.builder import processor
 from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.rules import Candidate, TrialRound
 from undrift.files import user_cache, write_atomic
-from undrift.gradients.kernels.builder import processor
 from undrift.gradients.task import Task
 
 VARIABLE = "UNDRIFT_CALIBRATE"  # "0" switches it off

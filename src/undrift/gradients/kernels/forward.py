@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from undrift.gradients.kernels.builder import library
+from undrift.builder import library
 from undrift.gradients.kernels.emitter import PARTS, layer_parts, rows_source
 from undrift.gradients.kernels.images import ImageCode
 from undrift.gradients.kernels.layers import Chain, Drop, UnsupportedError

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from undrift.errors import UnsupportedError as UnsupportedError
+
 Shape = tuple[int, ...]
 IntPair = tuple[int, int]  # of height and width
-
-
-class UnsupportedError(Exception):
-    """Says in a few words what a kernel cannot do."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from undrift.builder import library
 from undrift.core import Vector
-from undrift.gradients.kernels.builder import library
 from undrift.gradients.kernels.emitter import emit
 from undrift.gradients.kernels.layers import Chain, UnsupportedError
 from undrift.gradients.task import Batch, BatchIndices, Oracle, Task

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from undrift.builder import library
 from undrift.core import Objective
 from undrift.gradients.kernels import Kernels, UnsupportedError
-from undrift.gradients.kernels.builder import library
 from undrift.gradients.loops.emit import emit_loop
 from undrift.gradients.loops.trace import Program, Structure, trace_program
 from undrift.gradients.loops.traced import UntraceableError

@@ -22,8 +22,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from undrift.errors import UnsupportedError
 from undrift.files import user_cache, write_atomic
-from undrift.gradients.kernels.layers import UnsupportedError
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 COMPILER_SECONDS = 300  # after which a compilation has failed
@@ -33,10 +33,11 @@ _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # one fo
 _lock = threading.Lock()
 
 
-def library(source: str, *flags: str) -> ctypes.CDLL:
+def library(source: str, *flags: str, build: bool = True) -> ctypes.CDLL:
     """Return the library of a source, or raise `UnsupportedError` if it cannot be built.
 
-    `flags` are of the compiler, besides those that all libraries have.
+    `flags` are of the compiler, besides those that all libraries have. Without `build` a library
+    that is not in the cache is not built either.
     """
     compiler = _compiler()
     command = [*compiler, *FLAGS, _native(), *flags]
@@ -46,7 +47,10 @@ def library(source: str, *flags: str) -> ctypes.CDLL:
         own = _locks[name]
     with own:  # Different libraries are built side by side.
         if name not in _loaded:
-            _loaded[name] = _load_or_build(source, command, _folder() / f"{name}.so")
+            kept = _folder() / f"{name}.so"
+            if not (build or _is_intact(kept)):
+                raise UnsupportedError("a library that has not been built")
+            _loaded[name] = _load_or_build(source, command, kept)
         return _loaded[name]
 
 
