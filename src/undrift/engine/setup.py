@@ -20,6 +20,7 @@ from undrift.engine.execution.pool import Pool
 from undrift.engine.plan import Planner
 from undrift.engine.settings import SimulationRequest
 from undrift.engine.tuning.probe import Facts, inspect
+from undrift.gradients.losses import plain_loss
 from undrift.gradients.task import Task
 from undrift.models.layout import Layout
 from undrift.optim.schedules import resolve, scheduled
@@ -71,11 +72,12 @@ def prepare(request: SimulationRequest) -> Setup:
         model.train()
     layout = Layout.of(model)
     algorithm.check(model)
-    facts = inspect(model, request.loss, clients)
+    loss = plain_loss(request.loss)
+    facts = inspect(model, loss, clients)
     task = Task(
         model=model,
         layout=layout,
-        loss=request.loss,
+        loss=loss,
         weight_decay=request.weight_decay,
         clip=request.clip,
         randomness=facts.randomness,
