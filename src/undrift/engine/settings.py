@@ -23,6 +23,7 @@ from undrift.topology import Links
 if TYPE_CHECKING:
     from undrift.engine.clock import Clock
     from undrift.engine.tuning.probe import Facts
+    from undrift.engine.tuning.watch import CostWatch
 
 Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
 KernelChoice = bool | Literal["always", "require"]
@@ -168,3 +169,4 @@ class RunSettings:
     execution: ExecutionRecord
     checkpoint_every: int = 1
     clock: Clock | None = None
+    watch: CostWatch | None = None  # of what gradients cost

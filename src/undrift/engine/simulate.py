@@ -189,6 +189,7 @@ def _build_run(
         ),
         checkpoint_every=request.checkpoint_every,
         clock=setup.clock,
+        watch=choice.watch,
     )
     parts: dict[str, Any] = {
         "task": task,

@@ -29,8 +29,10 @@ def plain_loss(loss: Loss) -> Loss:
     if isinstance(loss, functools.partial):
         known = loss.func in _MODULES.values() and not loss.args
         return loss.func if known and _at_defaults(loss.func, loss.keywords) else loss
+    if not isinstance(loss, nn.Module):
+        return loss
     function = _MODULES.get(type(loss))  # A subclass may do anything.
-    if function is None or not isinstance(loss, nn.Module) or _changed(loss):
+    if function is None or _changed(loss):
         return loss
     options = {name: getattr(loss, name) for name in _parameters(function) if hasattr(loss, name)}
     return function if _at_defaults(function, options) else loss

@@ -25,6 +25,7 @@ from undrift.engine.tuning.rules import (
     stack_for,
 )
 from undrift.engine.tuning.trials import federated_trial, peer_trial
+from undrift.engine.tuning.watch import CostWatch
 from undrift.gradients.compiled import Compiled
 from undrift.gradients.kernels import Kernels, UnsupportedError, build, measure, read
 from undrift.gradients.mlp import Dense
@@ -42,6 +43,7 @@ class ExecutionChoice:
     task: Task  # with the oracle and the layout of images
     candidate: Candidate
     gradients: str  # what computes them, for a reader
+    watch: CostWatch | None = None  # compares the run with what its calibration found
 
     @property
     def kernels(self) -> bool:
@@ -105,14 +107,14 @@ def choose_execution(
     elif wanted_kernels and not request.kernels:
         gradients = "torch (as it was begun)"
     compiled = request.options.compile and dense is None and kernels is None
-    measured = workload.single_process and record is None and not compiled and kernels is None
-    candidate = _candidate(workload, task, request, record, measured=measured)
+    measured = workload.single_process and not compiled and kernels is None
+    candidate, watch = _candidate(workload, task, request, record, measured=measured)
     layout = request.options.channels_last
     innermost = candidate.channels_last if layout is None else layout
     innermost = innermost and candidate.mode != "stacked"  # vmap does not know the layout
     if compiled:
         task, gradients = replace(task, oracle=Compiled()), "torch.compile"
-    return ExecutionChoice(replace(task, channels_last=innermost), candidate, gradients)
+    return ExecutionChoice(replace(task, channels_last=innermost), candidate, gradients, watch)
 
 
 def _candidate(
@@ -122,7 +124,7 @@ def _candidate(
     record: ExecutionRecord | None,
     *,
     measured: bool,
-) -> Candidate:
+) -> tuple[Candidate, CostWatch | None]:
     """Return the recorded mode if it is possible, else the fastest by measurement or by rules."""
     trial = workload.trial(task)
     possible = candidates(
@@ -135,18 +137,21 @@ def _candidate(
         threads=request.options.threads,
         cohort=workload.cohort if workload.single_process else 1,
     )
-    if measured and calibrate.wanted(workload.rounds, workload.planner, possible):
-        name = _name(workload.algorithm)
-        return calibrate.fastest(
-            possible,
-            task=task,
-            planner=workload.planner,
-            pool=workload.pool,
-            trial=trial,
-            method=name,
-        )
     same = [each for each in possible if record is not None and each.mode == record.mode]
-    return (same or possible)[0]
+    chosen = (same or possible)[0]
+    if not measured or not calibrate.wanted(workload.rounds, workload.planner, possible):
+        return chosen, None
+    calibration = calibrate.Calibration(
+        candidates=possible,
+        task=task,
+        planner=workload.planner,
+        pool=workload.pool,
+        trial=trial,
+        method=_name(workload.algorithm),
+    )
+    if record is None:
+        return calibration.fastest()
+    return chosen, calibration.watch(replace(chosen, channels_last=record.channels_last))
 
 
 def _chunk(workload: Workload, task: Task, chunk_size: int | None) -> int:
