@@ -33,7 +33,10 @@ from undrift.gradients.task import Batch, Task
 
 TORCH_FLOPS = 1e10  # floating-point operations a second that torch reaches on small nets
 STEP_SECONDS = 2e-5  # the least that calling a gradient takes
-KERNEL_SECONDS = 10.0  # gradients by torch must take this long to make compiling a kernel worth it
+# Gradients by torch must take so many times as long as compiling a kernel does, which takes a third
+# of torch's time or less. Whether a library is in the cache does not count, because equal calls
+# must have equal results.
+KERNEL_WORTH = 1.5
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,8 @@ def _kernels(
     threads = request.options.threads or torch.get_num_threads()
     try:
         chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
-        if request.kernels is True and workload.seconds(chain.products) < KERNEL_SECONDS:
+        worth = KERNEL_WORTH * chain.build_seconds
+        if request.kernels is True and workload.seconds(chain.products) < worth:
             return None, "torch (too short a run to compile a kernel for)"
         kernels = build(task, chain, threads)
         with intra_op_threads(0):
