@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import undrift as ud
 from undrift import keyed
+from undrift.data import embedded
 
 
 @settings(deadline=None, max_examples=40)
@@ -73,6 +74,15 @@ def test_partitions_depend_on_the_seed_alone() -> None:
     ):
         assert all(map(np.array_equal, law(1), law(1)))
         assert not all(map(np.array_equal, law(1), law(2)))
+
+
+def test_digits_are_read_as_scikit_learn_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is read without its import, or else it is asked."""
+    own = ud.data.digits()
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    theirs = ud.data.digits()
+    for mine, their in zip((*own.train, *own.test), (*theirs.train, *theirs.test), strict=True):
+        assert torch.equal(mine, their)
 
 
 def test_digits_are_embedded_split_and_scaled() -> None:

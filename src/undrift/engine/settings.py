@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import nn
 
@@ -119,6 +119,13 @@ class ExecutionRequest:
         layout = self.options.channels_last
         layout = record.channels_last if layout is None else layout
         return replace(self, kernels=kernels, options=replace(self.options, channels_last=layout))
+
+
+class RunSize(NamedTuple):
+    """Holds how much a run computes, from counts alone, so that it is the same at every start."""
+
+    seconds: float  # about what its gradients take with torch on one core
+    large: bool  # whether the activations of a step are too many for several runs in memory
 
 
 @dataclass(frozen=True, kw_only=True)

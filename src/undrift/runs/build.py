@@ -28,8 +28,8 @@ from undrift.data import Clients, Dataset, Deadline, Steps, Work, load
 from undrift.devices import Fleet, Trace
 from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
-from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord
-from undrift.engine.simulate import check, simulate
+from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord, RunSize
+from undrift.engine.simulate import check, simulate, size
 
 
 @lru_cache(maxsize=4)
@@ -108,6 +108,11 @@ def build_run(experiment: Experiment, method: Method, seed: int, **options: Any)
 def check_run(experiment: Experiment, method: Method, seed: int, **options: Any) -> None:
     """Raise what `build_run` would raise, without building the run."""
     check(**_arguments(experiment, method, seed, **options))
+
+
+def run_size(experiment: Experiment, method: Method, seed: int) -> RunSize:
+    """Return how large the run of one method with one seed is, without building it."""
+    return size(**_arguments(experiment, method, seed))
 
 
 def _arguments(

@@ -36,6 +36,14 @@ class Job:
     seed: int
     cell: Cell  # the values that the sweep has set
 
+    @property
+    def kind(self) -> str:
+        """Return what jobs have in common that differ in seed or hyper-parameters alone."""
+        common = self.experiment.model_dump_json(exclude={"methods", "seeds", "title"})
+        method = self.method
+        wrapper = method.name, method.work, method.accelerate, method.codec, method.error_feedback
+        return f"{common} {wrapper}"
+
 
 @dataclass(frozen=True)
 class Choice:

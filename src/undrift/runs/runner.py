@@ -29,6 +29,7 @@ from undrift.runs.folder import (
     read_environment,
     repeat_command,
 )
+from undrift.runs.job_count import default_jobs
 from undrift.runs.jobs import Job, jobs, read_choice
 from undrift.runs.partition import PartitionCounts, count_partition
 from undrift.runs.result import ExperimentResult
@@ -45,7 +46,7 @@ class RunOptions:
     out: Path | None = None
     force: bool = False
     resume: Path | None = None  # a folder of results to go on with
-    jobs: int = 1  # how many jobs run at a time, each in a process of its own
+    jobs: int | None = None  # how many run at a time in processes of their own; None: by their size
     search: int = 0  # how many cells Optuna chooses for each method; 0: all of the sweep's
     track: Sequence[str] = ()
     checkpoint: Path | None = None  # where a single run saves its state
@@ -158,8 +159,9 @@ class _Runner:
         observer.plan(left, rounds)
         done: list[Trial] = []
         stopped = False
-        if self._options.jobs > 1 and len(left) > 1:
-            stopped = self._run_side_by_side(left, done)
+        count = self._count(left)
+        if count > 1 and len(left) > 1:
+            stopped = self._run_side_by_side(left, count, done)
             left = []
         for job in search.jobs(self._recorder.folder, done) if search else left:
             earlier = self._recorder.earlier(job) if search and self._resume else None
@@ -188,11 +190,20 @@ class _Runner:
             options=self._keywords(job.experiment.engine),
         )
 
-    def _run_side_by_side(self, left: Sequence[Job], done: list[Trial]) -> bool:
+    def _count(self, left: Sequence[Job]) -> int:
+        """Return how many jobs run at a time."""
+        options = self._options
+        if options.jobs is not None:
+            return options.jobs
+        alone = options.checkpoint is None and options.resume_from is None and self._search is None
+        single = self._experiment.engine.processes == 1 and not launched()
+        return default_jobs(left) if alone and single else 1
+
+    def _run_side_by_side(self, left: Sequence[Job], count: int, done: list[Trial]) -> bool:
         """Run several jobs at a time, add their trials, and return whether the user has stopped."""
         ended = run_side_by_side(
             left,
-            self._options.jobs,
+            count,
             self._recorder,
             self._observer,
             resume=self._resume,
@@ -276,6 +287,8 @@ def _require_same_trial(job: Job, earlier: Trial, spelling: Spelling) -> None:
 def _check_jobs(experiment: Experiment, options: RunOptions) -> None:
     """Raise if jobs cannot run side by side."""
     name = options.spelling.option("jobs")
+    if options.jobs is None:
+        return
     require(is_whole(options.jobs) and options.jobs >= 1, name, "a whole number >= 1", options.jobs)
     if options.jobs > 1:
         single = experiment.engine.processes == 1
@@ -302,13 +315,10 @@ def _check(planned: Sequence[Job]) -> None:
         if scheduled(algorithm):
             for t in range(job.experiment.training.rounds):
                 resolve(algorithm, t)
-        # Jobs that differ in seed or hyper-parameters alone are checked once, because seeds change
-        # nothing but the data, and a method checks its hyper-parameters when it is built.
-        common = job.experiment.model_dump_json(exclude={"methods", "seeds", "title"})
-        wrapper = method.name, method.work, method.accelerate, method.codec, method.error_feedback
-        key = f"{common} {wrapper}"
-        if key not in checked:
-            checked.add(key)
+        # Jobs of one kind are checked once, because seeds change nothing but the data, and a method
+        # checks its hyper-parameters when it is built.
+        if job.kind not in checked:
+            checked.add(job.kind)
             check_run(job.experiment, method, job.seed)
 
 
