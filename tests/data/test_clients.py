@@ -78,6 +78,15 @@ def test_partitions_depend_on_the_seed_alone() -> None:
         assert not all(map(np.array_equal, law(1), law(2)))
 
 
+def test_digits_are_read_as_scikit_learn_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is read without its import, or else it is asked."""
+    own = ud.data.digits()
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    theirs = ud.data.digits()
+    for mine, their in zip((*own.train, *own.test), (*theirs.train, *theirs.test), strict=True):
+        assert torch.equal(mine, their)
+
+
 def test_digits_are_embedded_split_and_scaled() -> None:
     data = ud.data.digits()
     (train, labels), (test, _) = data.train, data.test

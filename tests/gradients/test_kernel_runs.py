@@ -106,6 +106,18 @@ class TestChoice:
         assert not run.execution.kernels
         assert run.gradients == "torch (too short a run to compile a kernel for)"
 
+    def test_the_threshold_is_near_the_time_of_a_build(self) -> None:
+        """Equal calls decide alike, whatever lies in the cache; small() has built it before."""
+        run = small()
+        oracle = run._task.oracle
+        assert isinstance(oracle, Kernels)
+        assert oracle.chain.build_seconds == 0.25 + 2 * 0.5
+        gradients = int(run._planner.plan(0).counts.sum())
+        each = 2 * oracle.chain.products * 4 / select.TORCH_FLOPS + select.STEP_SECONDS
+        least = 1.5 * oracle.chain.build_seconds / each / gradients
+        assert small(kernels=True, rounds=round(1.1 * least)).execution.kernels
+        assert not small(kernels=True, rounds=round(0.9 * least)).execution.kernels
+
     def test_a_long_run_is(self) -> None:
         run = small(kernels=True, rounds=10**6, mode="auto")
         assert run.execution.kernels
@@ -176,7 +188,7 @@ class TestChoice:
         assert not small(rounds=6, kernels=False, resume=tmp_path / "a").execution.kernels
         assert torch.equal(finish(rest), whole)
         finish(small(rounds=3, kernels=False, checkpoint=tmp_path / "b"))
-        monkeypatch.setattr(select, "KERNEL_SECONDS", 0.0)
+        monkeypatch.setattr(select, "KERNEL_WORTH", 0.0)
         rest = small(rounds=6, kernels=True, resume=tmp_path / "b")
         assert not rest.execution.kernels
         assert rest.gradients == "torch (as it was begun)"
@@ -195,7 +207,7 @@ class TestChoice:
             '[[methods]]\nname = "fedavg"\nlr = 0.1\n'
         )
         assert call("run", str(file), "--quiet", "--out", str(tmp_path / "a"))[0] == 0
-        monkeypatch.setattr(select, "KERNEL_SECONDS", 0.0)
+        monkeypatch.setattr(select, "KERNEL_WORTH", 0.0)
         again = str(tmp_path / "a" / "experiment.toml")
         assert call("run", again, "--quiet", "--out", str(tmp_path / "b"))[0] == 0
         one, other = trial_in(tmp_path / "a"), trial_in(tmp_path / "b")
@@ -231,7 +243,7 @@ class TestChoice:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(select, "KERNEL_SECONDS", 0.0)
+        monkeypatch.setattr(select, "KERNEL_WORTH", 0.0)
         given = "--rounds", "2", "--out", str(tmp_path / "r"), "--verbose"
         code, out, err = call("run", "fedavg", *given)
         assert code == 0, err

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ import pytest
 
 import undrift as ud
 from undrift.config.experiment import Experiment, Method
+from undrift.engine import simulate as simulation
+from undrift.engine.settings import RunSize
+from undrift.engine.world import World
 from undrift.results.trial import RecordingError
-from undrift.runs import side_by_side
-from undrift.runs.build import build_run
+from undrift.runs import job_count, runner, side_by_side
+from undrift.runs.build import build_run, resolve_experiment
 from undrift.runs.folder import read
-from undrift.runs.jobs import jobs
+from undrift.runs.job_count import default_jobs
+from undrift.runs.jobs import Job, jobs
 from undrift.runs.run_job import Recorder
 
 SETTINGS: dict[str, Any] = {
@@ -163,3 +168,89 @@ def test_an_interrupt_keeps_what_was_done_and_resume_goes_on(tmp_path: Path) -> 
     assert "stopped" in {trial.status for trial in read(folder).trials}
     resumed = ud.run(resume=folder, jobs=2)
     assert facts(resumed) == facts(ud.run(settings, out=whole))
+
+
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the default see two cores; jobs still have a thread each."""
+    monkeypatch.setattr(job_count, "get_num_threads", lambda: 2)
+
+
+def planned(**training: Any) -> list[Job]:
+    settings = {**SETTINGS, "training": {**SETTINGS["training"], **training}}
+    return jobs(resolve_experiment(Experiment.of(settings)))
+
+
+class TestDefault:
+    def test_short_jobs_run_one_after_the_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        two_threads(monkeypatch)
+        assert default_jobs(planned()) == 1
+
+    def test_long_jobs_run_on_all_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Four jobs of 36,000 gradients each are estimated at 14 s or more."""
+        long = planned(rounds=4500)
+        assert default_jobs(long) == 1  # as there is one thread
+        two_threads(monkeypatch)
+        assert default_jobs(long) == 2
+        assert default_jobs(long[:1]) == 1
+        monkeypatch.setattr(job_count, "get_num_threads", lambda: 64)
+        assert default_jobs(long) == 4
+
+    def test_large_activations_run_one_after_the_other(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        two_threads(monkeypatch)
+        monkeypatch.setattr(simulation, "THREADED_ELEMENTS", 100)
+        assert default_jobs(planned(rounds=4500)) == 1
+
+    def test_jobs_of_a_kind_are_sized_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        two_threads(monkeypatch)
+        sized: list[str] = []
+
+        def size(experiment: Any, method: Any, seed: int) -> RunSize:
+            sized.append(method.name)
+            return RunSize(2.5, False)
+
+        monkeypatch.setattr(job_count, "run_size", size)
+        assert default_jobs(planned()) == 2
+        assert sized == ["fedavg", "scaffold"]
+        monkeypatch.setattr(job_count, "WORTH", 10.1)
+        assert default_jobs(planned()) == 1
+
+    @pytest.mark.parametrize("given", [{"search": 2}, {"checkpoint": Path("x")}])
+    def test_what_cannot_run_side_by_side_does_not(
+        self, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(runner, "default_jobs", lambda left: pytest.fail("asked"))
+        options = runner.RunOptions(**given)
+        search = object() if options.search else None
+        world = World()
+        made = runner._Runner(Experiment.of(SETTINGS), None, options, search, world)  # type: ignore[arg-type]
+        assert made._count([]) == 1
+
+    def test_it_is_what_a_run_does(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        counts: list[int] = []
+
+        def pool(left: Any, count: int, *others: Any, **options: Any) -> Iterator[Any]:
+            counts.append(count)
+            yield from ()
+
+        monkeypatch.setattr(runner, "default_jobs", lambda left: 3)
+        monkeypatch.setattr(runner, "run_side_by_side", pool)
+        ud.run(SETTINGS, out=tmp_path / "x")
+        assert counts == [3]
+
+
+def test_a_script_needs_no_guard(tmp_path: Path) -> None:
+    """The processes do not import the script, which would start the experiment once more."""
+    script = tmp_path / "script.py"
+    settings = {**SETTINGS, "seeds": [0], "training": {"rounds": 1, "work": "steps:1"}}
+    script.write_text(
+        "import undrift as ud\n"
+        "print('started', flush=True)\n"
+        f"result = ud.run({settings!r}, out={str(tmp_path / 'x')!r}, jobs=2)\n"
+        "print([trial.status for trial in result.trials])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.stdout == "started\n['finished', 'finished']\n", ran.stderr

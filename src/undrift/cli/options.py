@@ -195,9 +195,10 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)
 ]
 JobsOption = Annotated[
-    int,
+    int | None,
     typer.Option(
-        help="How many trials run at a time, each in a process of its own.",
+        help="How many trials run at a time, each in a process of its own; default: as many as "
+        "cores if they are long enough and small enough, else 1.",
         rich_help_panel=PROCESSES,
     ),
 ]

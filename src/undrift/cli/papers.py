@@ -56,7 +56,7 @@ def run_papers(
     seeds: Annotated[
         int | None, typer.Option(help="Repetitions; default: what the file says.")
     ] = None,
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
     out: ResultsOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace results of another version of the file.")

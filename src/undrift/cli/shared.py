@@ -171,7 +171,7 @@ class Output:
     verbose: bool
     track: Sequence[str]
     processes: int | None
-    jobs: int
+    jobs: int | None
 
 
 def output_options(
@@ -182,7 +182,7 @@ def output_options(
     verbose: VerboseOption = False,
     track: TrackOption = None,
     processes: ProcessesOption = None,
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
 ) -> Output:
     """Return the options that every command has that runs something."""
     return Output(out, force, as_json, quiet, verbose, track or (), processes, jobs)

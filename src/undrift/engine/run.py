@@ -18,6 +18,7 @@ from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
 from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator, Score, batch_for
 from undrift.engine.execution.cohort import FederatedExecutor
+from undrift.engine.execution.effort import Effort
 from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.meter import Meter
@@ -56,6 +57,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         self._settings, self._task, self._planner = settings, executor.task, executor.planner
         self._clients = executor.pool.clients
         self._elements_per_step, self._threads = executor.elements_per_step, executor.threads
+        self._threads_at_once = executor.threads_at_once
         self._x0 = settings.x0
 
     @property
@@ -170,8 +172,10 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         start = time.perf_counter()
         plan = self._planner.plan(self.round, self.totals.simulated_seconds)
         meter = Meter(len(plan.ids))
+        clocks = Effort.now()
         with self._computing(len(plan.ids)):
             self._advance(plan, meter)
+        self._compare_cost(clocks.spent(), meter)
         meter.add_up(self.world)
         self.round += 1
         trained = time.perf_counter()
@@ -184,6 +188,12 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         if self._checkpoint is not None and due:
             self._save(self._checkpoint)
         return record
+
+    def _compare_cost(self, spent: Effort, meter: Meter) -> None:
+        """Compare what the round's gradients have cost with what a calibration found."""
+        if self._settings.watch is not None:
+            threads = self._threads_at_once(meter.clients, self._settings.facts.activations)
+            self._settings.watch.add(spent.path(threads), meter.gradients)
 
     @property
     def _reused_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import nn
 
@@ -23,6 +23,7 @@ from undrift.topology import Links
 if TYPE_CHECKING:
     from undrift.engine.clock import Clock
     from undrift.engine.tuning.probe import Facts
+    from undrift.engine.tuning.watch import CostWatch
     from undrift.gradients.kernels import ForwardKernel
 
 Algorithm = Federated[Any, Any, Any, Any] | Peer[Any]
@@ -140,6 +141,13 @@ class ExecutionRequest:
         return replace(self, kernels=kernels, loops=self.loops and record.loops, options=options)
 
 
+class RunSize(NamedTuple):
+    """Holds how much a run computes, from counts alone, so that it is the same at every start."""
+
+    seconds: float  # about what its gradients take with torch on one core
+    large: bool  # whether the activations of a step are too many for several runs in memory
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
     """Holds the arguments of `simulate`, whose docstring explains them."""
@@ -190,3 +198,4 @@ class RunSettings:
     execution: ExecutionRecord
     checkpoint_every: int = 1
     clock: Clock | None = None
+    watch: CostWatch | None = None  # of what gradients cost

@@ -17,13 +17,19 @@ from undrift.engine import validate
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.pool import Pool
+from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Planner
 from undrift.engine.settings import SimulationRequest
 from undrift.engine.tuning.probe import Facts, inspect
+from undrift.gradients.losses import plain_loss
 from undrift.gradients.task import Task
 from undrift.models.layout import Layout
 from undrift.optim.schedules import resolve, scheduled
 from undrift.topology import Links
+
+FLOPS = 1e10  # floating-point operations a second that torch reaches on one core
+ACTIVATION_FLOPS = 300  # of a gradient for each number that a convolution writes, roughly
+STEP_SECONDS = 1e-4  # of calling a gradient and of what is done around it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,17 @@ class Setup:
     def model(self) -> nn.Module:
         """Return the copy of the user's model whose parameters are trained."""
         return self.task.model
+
+    @property
+    def elements(self) -> int:
+        """Return the activations of a client's step."""
+        return self.planner.width * self.facts.activations
+
+    def seconds(self, rounds: int) -> float:
+        """Return about what the gradients of all rounds take with torch on one core, by counts."""
+        gradients = rounds * int(self.planner.plan(0).counts.sum()) if rounds else 0
+        flops = 6 * self.planner.width * self.task.layout.size + ACTIVATION_FLOPS * self.elements
+        return gradients * (flops / FLOPS + STEP_SECONDS)
 
 
 def prepare(request: SimulationRequest) -> Setup:
@@ -71,11 +88,13 @@ def prepare(request: SimulationRequest) -> Setup:
         model.train()
     layout = Layout.of(model)
     algorithm.check(model)
-    facts = inspect(model, request.loss, clients)
+    loss = plain_loss(request.loss)
+    with intra_op_threads(0):  # A few samples are not worth sharing, least of all when busy.
+        facts = inspect(model, loss, clients)
     task = Task(
         model=model,
         layout=layout,
-        loss=request.loss,
+        loss=loss,
         weight_decay=request.weight_decay,
         clip=request.clip,
         randomness=facts.randomness,

@@ -31,6 +31,7 @@ from undrift.engine.settings import (
     ExecutionRecord,
     KernelChoice,
     RunSettings,
+    RunSize,
     SimulationRequest,
 )
 from undrift.engine.setup import Setup, prepare
@@ -41,7 +42,7 @@ from undrift.engine.tuning.frequency import (
     describe,
     settle,
 )
-from undrift.engine.tuning.rules import row_cost, worth_trimming
+from undrift.engine.tuning.rules import THREADED_ELEMENTS, row_cost, worth_trimming
 from undrift.engine.tuning.scoring import PendingScoring
 from undrift.engine.tuning.select import ExecutionChoice, Workload, choose_execution
 from undrift.engine.validate import require_enough_clients
@@ -144,13 +145,24 @@ def check(
 
     Return the counts of the run's work.
     """
-    defaults: dict[str, Any] = dict(simulate.__kwdefaults__ or {})
-    arguments = {"algorithm": algorithm, "model": model, "clients": clients}
-    request = SimulationRequest(**{**defaults, **arguments, **options})
+    request = _request(algorithm=algorithm, model=model, clients=clients, **options)
     setup = prepare(request)
     if request.mode != "auto" or request.kernels == "require" or request.execution.compile:
         _choose(request, setup)  # which refuses what the model does not allow
     return count_run(request, setup.planner, setup.facts)
+
+
+def size(**arguments: Any) -> RunSize:
+    """Return how large a run with these arguments of `simulate` is; start nothing."""
+    request = _request(**arguments)
+    setup = prepare(request)
+    return RunSize(setup.seconds(request.rounds), setup.elements > THREADED_ELEMENTS)
+
+
+def _request(**arguments: Any) -> SimulationRequest:
+    """Return the request of some arguments, the others at their defaults."""
+    defaults: dict[str, Any] = dict(simulate.__kwdefaults__ or {})
+    return SimulationRequest(**{**defaults, **arguments})
 
 
 def _choose(
@@ -243,6 +255,7 @@ def _build_run(
         ),
         checkpoint_every=request.checkpoint_every,
         clock=setup.clock,
+        watch=choice.watch,
     )
     parts: dict[str, Any] = {
         "task": task,

@@ -46,7 +46,7 @@ def run_paper(
     scale: str,
     *,
     seeds: int | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     out: Path | None = None,
     force: bool = False,
     observer: Observer | None = None,

@@ -26,7 +26,7 @@ def run(
     on_record: Callable[[Job, Record], None] | None = None,
     track: str | Sequence[str] = (),
     search: int = 0,
-    jobs: int = 1,
+    jobs: int | None = None,
 ) -> ExperimentResult:
     """Run an experiment: every method with every seed, in every cell of its sweep.
 
@@ -42,8 +42,10 @@ def run(
     on_record: called with the job and the record after every round, when the record is written.
     track: trackers besides JSON lines and CSV: "tensorboard", "mlflow", "wandb", "module:Class".
     search: how many cells Optuna chooses for each method, instead of all of the sweep's.
-    jobs: how many trials run at a time, each in a process of its own with its share of the threads;
-        a script then needs `if __name__ == "__main__":`.
+    jobs: how many trials run at a time, each in a process of its own with its share of the threads.
+        Without it as many as torch has threads, if all trials together take more than about ten
+        seconds and fit into memory side by side, else one. The results are those of one at a time
+        with as many threads.
 
     A method that diverges is a result: its trial has the status "diverged". Ctrl-C is raised when
     what was done is written; `resume` goes on with it. With `engine.processes > 1` other processes

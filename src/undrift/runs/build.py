@@ -30,8 +30,8 @@ from undrift.data import Clients, Dataset, Deadline, Steps, Work, load
 from undrift.devices import Fleet, Trace
 from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
-from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord
-from undrift.engine.simulate import check, simulate
+from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord, RunSize
+from undrift.engine.simulate import check, simulate, size
 from undrift.engine.tuning.frequency import RunCounts, settle
 
 
@@ -146,6 +146,11 @@ def with_tests(experiment: Experiment, counts: Sequence[RunCounts]) -> Experimen
     chosen = {name: getattr(settled, name) for name in names}
     evaluation = experiment.evaluation.model_copy(update=chosen)
     return experiment.model_copy(update={"evaluation": evaluation})
+
+
+def run_size(experiment: Experiment, method: Method, seed: int) -> RunSize:
+    """Return how large the run of one method with one seed is, without building it."""
+    return size(**_arguments(experiment, method, seed))
 
 
 def _arguments(

@@ -47,6 +47,8 @@ def check_jobs(planned: Sequence[Job]) -> list[RunCounts]:
 def check_side_by_side(experiment: Experiment, options: RunOptions) -> None:
     """Raise if jobs cannot run side by side."""
     name = options.spelling.option("jobs")
+    if options.jobs is None:
+        return
     require(is_whole(options.jobs) and options.jobs >= 1, name, "a whole number >= 1", options.jobs)
     if options.jobs > 1:
         single = experiment.engine.processes == 1

@@ -19,7 +19,7 @@ class RunOptions:
     out: Path | None = None
     force: bool = False
     resume: Path | None = None  # a folder of results to go on with
-    jobs: int = 1  # how many jobs run at a time, each in a process of its own
+    jobs: int | None = None  # how many run at a time in processes of their own; None: by their size
     search: int = 0  # how many cells Optuna chooses for each method; 0: all of the sweep's
     track: Sequence[str] = ()
     checkpoint: Path | None = None  # where a single run saves its state

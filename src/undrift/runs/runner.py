@@ -31,6 +31,7 @@ from undrift.runs.folder import (
     read_environment,
     repeat_command,
 )
+from undrift.runs.job_count import default_jobs
 from undrift.runs.jobs import Job, jobs, read_choice
 from undrift.runs.options import RunOptions
 from undrift.runs.partition import PartitionCounts, count_partition
@@ -145,8 +146,9 @@ class _Runner:
         observer.plan(left, rounds)
         done: list[Trial] = []
         stopped = False
-        if self._options.jobs > 1 and len(left) > 1:
-            stopped = self._run_side_by_side(left, done)
+        count = self._count(left)
+        if count > 1 and len(left) > 1:
+            stopped = self._run_side_by_side(left, count, done)
             left = []
         for job in search.jobs(self._recorder.folder, done) if search else left:
             earlier = self._recorder.earlier(job) if search and self._resume else None
@@ -175,11 +177,20 @@ class _Runner:
             options=self._keywords(job.experiment.engine),
         )
 
-    def _run_side_by_side(self, left: Sequence[Job], done: list[Trial]) -> bool:
+    def _count(self, left: Sequence[Job]) -> int:
+        """Return how many jobs run at a time."""
+        options = self._options
+        if options.jobs is not None:
+            return options.jobs
+        alone = options.checkpoint is None and options.resume_from is None and self._search is None
+        single = self._experiment.engine.processes == 1 and not launched()
+        return default_jobs(left) if alone and single else 1
+
+    def _run_side_by_side(self, left: Sequence[Job], count: int, done: list[Trial]) -> bool:
         """Run several jobs at a time, add their trials, and return whether the user has stopped."""
         ended = run_side_by_side(
             left,
-            self._options.jobs,
+            count,
             self._recorder,
             self._observer,
             resume=self._resume,

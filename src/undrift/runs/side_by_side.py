@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -55,11 +57,12 @@ def run_side_by_side(
     jobs that compete for the cores cannot disturb the choice.
     """
     threads = threads_each(count)
-    orders = [
-        _Order(job, recorder, resume, {**options, "like": like})
-        for job, like in _executions(planned, recorder, threads, options)
-    ]
-    with closing(_Pool(min(count, len(orders)), threads)) as pool:
+    # The processes import what they need while the executions are chosen.
+    with closing(_Pool(min(count, len(planned)), threads)) as pool:
+        orders = [
+            _Order(job, recorder, resume, {**options, "like": like})
+            for job, like in _executions(planned, recorder, threads, options)
+        ]
         yield from pool.run(orders, observer)
 
 
@@ -107,6 +110,21 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Keep processes that are started meanwhile from importing the user's script.
+
+    A script without `if __name__ == "__main__":` would start the experiment in each of them.
+    Jobs hold nothing that is defined there.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
 class _Pool:
     """Holds processes that take one job after the other."""
 
@@ -116,7 +134,7 @@ class _Pool:
         for _ in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, threads), daemon=True)
-            with _interrupts_ignored():
+            with _interrupts_ignored(), _script_hidden():
                 process.start()
             theirs.close()
             self._processes[ours] = process

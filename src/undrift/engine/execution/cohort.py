@@ -148,7 +148,7 @@ class FederatedExecutor(BaseExecutor):
     ) -> Generator[GroupResult, None, None]:
         """Yield the results of the plan's groups, always in the same order."""
         groups = self._groups(exchange.plan, own)
-        if self.mode != "loop" and self.threads > 1 and len(groups) > 1:
+        if self.groups_at_once > 1 and len(groups) > 1:
             jobs = (
                 partial(self._run_on_copy, exchange, positions, exchange.states(positions))
                 for positions in groups

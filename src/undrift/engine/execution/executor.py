@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
+
 from undrift.engine.execution.pool import Pool
-from undrift.engine.execution.threads import TaskCopies
+from undrift.engine.execution.threads import SHARED_ELEMENTS, TaskCopies
 from undrift.engine.plan import Planner
 from undrift.engine.world import World
 from undrift.gradients.task import Task
@@ -29,6 +32,19 @@ class BaseExecutor:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_copies", TaskCopies(self.task))
+
+    def threads_at_once(self, clients: int, activations: int) -> int:
+        """Return how many threads compute at the same time in a round of so many clients."""
+        groups = math.ceil(clients / (self.chunk if self.mode == "stacked" else 1))
+        if self.groups_at_once > 1 and groups > 1:
+            return min(self.groups_at_once, groups)
+        shared = self.elements_per_step(clients, activations) >= SHARED_ELEMENTS
+        return torch.get_num_threads() if shared else 1
+
+    @property
+    def groups_at_once(self) -> int:
+        """Return how many groups of clients may run at the same time."""
+        return 1 if self.mode == "loop" else self.threads
 
     def elements_per_step(self, clients: int, activations: int) -> int:
         """Return how many numbers a step of so many clients works on in one call.

@@ -112,13 +112,14 @@ class PeerExecutor(BaseExecutor):
             [function(i) for i in range(len(groups))],
             meet,
             finished,
-            at_once=self._at_once,
+            at_once=self.groups_at_once,
             trim=self.trim,
         )
         return new
 
     @property
-    def _at_once(self) -> int:
+    def groups_at_once(self) -> int:
+        """Return how many nodes may run at the same time; stacks of them take turns."""
         return self.threads if self.mode == "threads" else 1
 
     def _groups(self, plan: Plan) -> tuple[list[NDArray[np.int64]], list[Group]]:
@@ -126,7 +127,7 @@ class PeerExecutor(BaseExecutor):
         stacked = self.mode == "stacked"
         own = np.array(self.world.nodes(len(plan.ids)), dtype=np.int64)
         # Group i and group i + at_once never run at the same time, see `run_lockstep`.
-        tasks = self._copies.several(self._at_once)
+        tasks = self._copies.several(self.groups_at_once)
         positions = list(plan.groups(self.chunk if stacked else 1, own))
         groups = []
         for i, some in enumerate(positions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,13 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
             )
         _check_labels(outputs, clients)
         _check_loss(loss, outputs, targets)
-        separable = _separable(loss, outputs, targets)
+        separable = _equals(loss, outputs, targets, torch.mean)
+        if not separable and _equals(loss, outputs, targets, torch.sum):
+            warnings.warn(
+                "The loss needs to be a mean over the samples of a minibatch, got a sum, whose "
+                'gradients grow with the minibatch; use reduction="mean", or a smaller lr.',
+                stacklevel=2,
+            )
     # Our own mask arithmetic draws no random numbers, so what is still random is not ours.
     randomness = "other" if watch.random else "dropout" if drops.calls else "none"
     return Facts(randomness, separable, watch.written // len(targets))
@@ -121,8 +128,10 @@ def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def _separable(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
-    """Return whether the loss is the mean over samples, on all of them and on a part."""
+def _equals(
+    loss: Loss, outputs: Tensor, targets: Tensor, reduce: Callable[[Tensor], Tensor]
+) -> bool:
+    """Return whether the loss is the mean, or the sum, of the samples', on all and on a part."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
     outputs = outputs.double() + noise.to(outputs.device)
@@ -131,7 +140,7 @@ def _separable(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
     try:
         return all(
             torch.allclose(
-                per_sample(loss, outputs[part], targets[part]).mean().double(),
+                reduce(per_sample(loss, outputs[part], targets[part])).double(),
                 loss(outputs[part], targets[part]).double(),
                 rtol=1e-6,
                 atol=1e-9,

@@ -7,9 +7,8 @@ float rounding whatever is chosen.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -43,7 +42,16 @@ class Candidate:
     chunk: int = 1  # clients of a stack
 
 
-TrialRound = Callable[[Plan, Candidate], object]  # runs a small round whose result is not used
+class TrialRound(Protocol):
+    """Runs small rounds whose results are not used."""
+
+    def __call__(self, plan: Plan, candidate: Candidate) -> int:
+        """Run a round as the candidate says, and return how many gradients it took."""
+        ...
+
+    def threads_at_once(self, clients: int, candidate: Candidate) -> int:
+        """Return how many threads compute at a time in a round of so many clients."""
+        ...
 
 
 def candidates(

@@ -25,6 +25,7 @@ from undrift.engine.tuning.rules import (
     stack_for,
 )
 from undrift.engine.tuning.trials import federated_trial, peer_trial
+from undrift.engine.tuning.watch import CostWatch
 from undrift.gradients.compiled import Compiled
 from undrift.gradients.kernels import Kernels, UnsupportedError, build, measure, read
 from undrift.gradients.loops import CompiledLoops
@@ -33,7 +34,10 @@ from undrift.gradients.task import Batch, Task
 
 TORCH_FLOPS = 1e10  # floating-point operations a second that torch reaches on small nets
 STEP_SECONDS = 2e-5  # the least that calling a gradient takes
-KERNEL_SECONDS = 10.0  # gradients by torch must take this long to make compiling a kernel worth it
+# Gradients by torch must take so many times as long as compiling a kernel does, which takes a third
+# of torch's time or less. Whether a library is in the cache does not count, because equal calls
+# must have equal results.
+KERNEL_WORTH = 1.5
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class ExecutionChoice:
     task: Task  # with the oracle and the layout of images
     candidate: Candidate
     gradients: str  # what computes them, for a reader
+    watch: CostWatch | None = None  # compares the run with what its calibration found
 
     @property
     def kernels(self) -> bool:
@@ -111,14 +116,14 @@ def choose_execution(
     elif wanted_kernels and not request.kernels:
         gradients = "torch (as it was begun)"
     compiled = request.options.compile and dense is None and kernels is None
-    measured = workload.single_process and record is None and not compiled and kernels is None
-    candidate = _candidate(workload, task, request, record, measured=measured)
+    measured = workload.single_process and not compiled and kernels is None
+    candidate, watch = _candidate(workload, task, request, record, measured=measured)
     layout = request.options.channels_last
     innermost = candidate.channels_last if layout is None else layout
     innermost = innermost and candidate.mode != "stacked"  # vmap does not know the layout
     if compiled:
         task, gradients = replace(task, oracle=Compiled()), "torch.compile"
-    return ExecutionChoice(replace(task, channels_last=innermost), candidate, gradients)
+    return ExecutionChoice(replace(task, channels_last=innermost), candidate, gradients, watch)
 
 
 def _candidate(
@@ -128,7 +133,7 @@ def _candidate(
     record: ExecutionRecord | None,
     *,
     measured: bool,
-) -> Candidate:
+) -> tuple[Candidate, CostWatch | None]:
     """Return the recorded mode if it is possible, else the fastest by measurement or by rules."""
     trial = workload.trial(task)
     possible = candidates(
@@ -141,18 +146,21 @@ def _candidate(
         threads=request.options.threads,
         cohort=workload.cohort if workload.single_process else 1,
     )
-    if measured and calibrate.wanted(workload.rounds, workload.planner, possible):
-        name = _name(workload.algorithm)
-        return calibrate.fastest(
-            possible,
-            task=task,
-            planner=workload.planner,
-            pool=workload.pool,
-            trial=trial,
-            method=name,
-        )
     same = [each for each in possible if record is not None and each.mode == record.mode]
-    return (same or possible)[0]
+    chosen = (same or possible)[0]
+    if not measured or not calibrate.wanted(workload.rounds, workload.planner, possible):
+        return chosen, None
+    calibration = calibrate.Calibration(
+        candidates=possible,
+        task=task,
+        planner=workload.planner,
+        pool=workload.pool,
+        trial=trial,
+        method=_name(workload.algorithm),
+    )
+    if record is None:
+        return calibration.fastest()
+    return chosen, calibration.watch(replace(chosen, channels_last=record.channels_last))
 
 
 def _chunk(workload: Workload, task: Task, chunk_size: int | None) -> int:
@@ -176,7 +184,8 @@ def _kernels(
     threads = request.options.threads or torch.get_num_threads()
     try:
         chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
-        if request.kernels is True and workload.seconds(chain.products) < KERNEL_SECONDS:
+        worth = KERNEL_WORTH * chain.build_seconds
+        if request.kernels is True and workload.seconds(chain.products) < worth:
             return None, None, "torch (too short a run to compile a kernel for)"
         kernels = build(task, chain, threads)
         with intra_op_threads(0):

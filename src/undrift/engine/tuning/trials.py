@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -22,12 +22,34 @@ from undrift.engine.execution.round import federated_round
 from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan, Planner
 from undrift.engine.tuning.probe import Facts
-from undrift.engine.tuning.rules import Candidate, TrialRound, row_cost, worth_trimming
+from undrift.engine.tuning.rules import Candidate, row_cost, worth_trimming
 from undrift.gradients.task import Task
 from undrift.optim.schedules import resolve
 from undrift.topology import complete
 
 E = TypeVar("E", bound=BaseExecutor)
+
+
+@dataclass(frozen=True)
+class TrialRunner:
+    """Runs small rounds by the executor of a candidate."""
+
+    executor_for: Callable[[Candidate], Any]
+    round: Callable[[Plan, Any, Meter], object]  # with the executor
+    activations: int  # of a sample
+
+    def __call__(self, plan: Plan, candidate: Candidate) -> int:
+        """Run a round as the candidate says, and return how many gradients it took."""
+        executor, meter = self.executor_for(candidate), Meter(len(plan.ids))
+        elements = executor.elements_per_step(len(plan.ids), self.activations)
+        with torch.no_grad(), intra_op_threads(elements):
+            self.round(plan, executor, meter)
+        return max(1, meter.gradients)
+
+    def threads_at_once(self, clients: int, candidate: Candidate) -> int:
+        """Return how many threads compute at a time in a round of so many clients."""
+        executor: BaseExecutor = self.executor_for(candidate)
+        return executor.threads_at_once(clients, self.activations)
 
 
 def federated_trial(
@@ -36,21 +58,17 @@ def federated_trial(
     planner: Planner,
     pool: Pool,
     facts: Facts,
-) -> TrialRound:
-    """Return a function that runs a small round of a method with a server."""
-    executor_for = _executors(
-        FederatedExecutor, task, planner, pool, row_cost=row_cost(facts, planner)
-    )
+) -> TrialRunner:
+    """Return what runs a small round of a method with a server."""
 
-    def trial(plan: Plan, candidate: Candidate) -> object:
+    def play(plan: Plan, executor: FederatedExecutor, meter: Meter) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
-        executor, size = executor_for(candidate), len(plan.ids)
-        with torch.no_grad(), intra_op_threads(executor.elements_per_step(size, facts.activations)):
-            return federated_round(
-                now, executor, plan, server=now.init(x0), clients={}, x0=x0, meter=Meter(size)
-            )
+        server = now.init(x0)
+        return federated_round(now, executor, plan, server=server, clients={}, x0=x0, meter=meter)
 
-    return trial
+    price = row_cost(facts, planner)
+    executors = _executors(FederatedExecutor, task, planner, pool, row_cost=price)
+    return TrialRunner(executors, play, facts.activations)
 
 
 def peer_trial(
@@ -59,23 +77,22 @@ def peer_trial(
     planner: Planner,
     pool: Pool,
     facts: Facts,
-) -> TrialRound:
-    """Return a function that runs a small round of a method without a server."""
-    trim = worth_trimming(facts, planner)
-    executor_for = _executors(PeerExecutor, task, planner, pool, trim=trim)
+) -> TrialRunner:
+    """Return what runs a small round of a method without a server."""
 
-    def trial(plan: Plan, candidate: Candidate) -> object:
+    def play(plan: Plan, executor: PeerExecutor, meter: Meter) -> object:
         now, x0 = resolve(algorithm, 0), task.layout.gather(task.model)
-        executor, size = executor_for(candidate), len(plan.ids)
+        size = len(plan.ids)
         first = Plan.equal(plan.ids, 1, plan.cohort.population)
         exchange = InProcessExchange(
             size=size, topology=complete(size), route=Ring(), t=0, seed=0, traffic=Traffic(size)
         )
-        with torch.no_grad(), intra_op_threads(executor.elements_per_step(size, facts.activations)):
-            nodes = executor.init(now, first, x0, Meter(size))
-            return executor.peer_round(now, plan, nodes, exchange, Meter(size))
+        nodes = executor.init(now, first, x0, meter)
+        return executor.peer_round(now, plan, nodes, exchange, meter)
 
-    return trial
+    trim = worth_trimming(facts, planner)
+    executors = _executors(PeerExecutor, task, planner, pool, trim=trim)
+    return TrialRunner(executors, play, facts.activations)
 
 
 def _executors(

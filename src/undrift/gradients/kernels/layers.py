@@ -8,6 +8,9 @@ from functools import cached_property
 
 from undrift.errors import UnsupportedError as UnsupportedError
 
+# Seconds that a compiler takes for a library, and for each of its layers.
+LIBRARY_SECONDS, MATRIX_SECONDS, CONVOLUTION_SECONDS = 0.25, 0.5, 1.0
+
 Shape = tuple[int, ...]
 IntPair = tuple[int, int]  # of height and width
 
@@ -110,6 +113,13 @@ class Chain:
     def draws(self) -> bool:
         """Return whether some layer draws random numbers."""
         return any(isinstance(layer, Drop) for layer in self.layers)
+
+    @property
+    def build_seconds(self) -> float:
+        """Return about what compiling the kernel takes; it depends on the layers alone."""
+        matrices = sum(isinstance(layer, Matrix) for layer in self.layers)
+        convolutions = sum(isinstance(layer, Convolution) for layer in self.layers)
+        return LIBRARY_SECONDS + MATRIX_SECONDS * matrices + CONVOLUTION_SECONDS * convolutions
 
     @property
     def products(self) -> int:

@@ -9,7 +9,6 @@
 // Shapes are template arguments. Arithmetic is plain IEEE float32, so NaN and Inf go where they
 // should; the order of summation does not depend on threads. Lanes beyond the last sample hold 0.
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>

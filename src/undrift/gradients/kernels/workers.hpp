@@ -1,14 +1,25 @@
 // Clients on cores, and the memory of each.
 
+// Threads are those of POSIX, because the standard library's headers of threads alone take half a
+// second to compile.
+
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <pthread.h>
-#include <thread>
+#include <sched.h>
 
 namespace {
+
+class Lock {
+ public:
+  explicit Lock(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+  ~Lock() { pthread_mutex_unlock(&mutex_); }
+  Lock(const Lock&) = delete;
+
+ private:
+  pthread_mutex_t& mutex_;
+};
 
 // Workers that wait for the next call; each takes the next client until none is left. A client's
 // gradient is made by one worker from start to end, so its bits do not depend on how many there are.
@@ -23,16 +34,16 @@ class Workers {
     const int others = (int)(threads < jobs ? threads : jobs) - 1;
     Workers* workers = others > 0 ? mine() : nullptr;
     // Whoever comes while they are busy works alone.
-    if (!workers || !workers->busy_.try_lock()) return work();
+    if (!workers || pthread_mutex_trylock(&workers->busy_)) return work();
     workers->call(others, work);
-    workers->busy_.unlock();
+    pthread_mutex_unlock(&workers->busy_);
   }
 
  private:
   static Workers* mine() {
-    static std::once_flag once;
-    std::call_once(once, [] {
-      current() = new Workers;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, [] {
+      current() = new (std::nothrow) Workers;
       // A forked child has none of the threads.
       pthread_atfork(nullptr, nullptr, [] { current() = new (std::nothrow) Workers; });
     });
@@ -46,7 +57,7 @@ class Workers {
   template <class F>
   void call(int others, F& work) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      Lock lock(mutex_);
       while ((int)threads_ < others && start()) ++threads_;
       if (others > (int)threads_) others = (int)threads_;
       task_ = [](void* f) { (*(F*)f)(); };
@@ -55,38 +66,42 @@ class Workers {
       running_.store(others);
       generation_.fetch_add(1);
     }
-    wake_.notify_all();
+    pthread_cond_broadcast(&wake_);
     work();
     {
       // No client is left; who has not begun need not.
-      std::lock_guard<std::mutex> lock(mutex_);
+      Lock lock(mutex_);
       running_.fetch_sub(wanted_);
       wanted_ = 0;
     }
     for (int turns = 0; running_.load() > 0; ++turns)
-      if (turns > 1000) std::this_thread::yield();
+      if (turns > 1000) sched_yield();
   }
 
   bool start() {
-    try {
-      std::thread(&Workers::serve, this, generation_.load()).detach();
-      return true;
-    } catch (...) {
-      return false;
-    }
+    pthread_t thread;
+    auto begin = [](void* workers) -> void* {
+      ((Workers*)workers)->serve();
+      return nullptr;
+    };
+    return !pthread_create(&thread, nullptr, begin, this) && !pthread_detach(thread);
   }
 
-  void serve(long seen) {
+  void serve() {
+    long seen = -1;  // of the generations, so that a new worker looks for work at once
     for (;;) {
       for (int turns = 0; turns < 8000 && generation_.load() == seen; ++turns) pause();
-      std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [&] { return generation_.load() != seen; });
-      seen = generation_.load();
-      if (wanted_ == 0) continue;
-      --wanted_;
-      auto task = task_;
-      void* what = what_;
-      lock.unlock();
+      void (*task)(void*);
+      void* what;
+      {
+        Lock lock(mutex_);
+        while (generation_.load() == seen) pthread_cond_wait(&wake_, &mutex_);
+        seen = generation_.load();
+        if (wanted_ == 0) continue;
+        --wanted_;
+        task = task_;
+        what = what_;
+      }
       task(what);
       running_.fetch_sub(1);
     }
@@ -98,8 +113,8 @@ class Workers {
 #endif
   }
 
-  std::mutex busy_, mutex_;
-  std::condition_variable wake_;
+  pthread_mutex_t busy_ = PTHREAD_MUTEX_INITIALIZER, mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t wake_ = PTHREAD_COND_INITIALIZER;
   std::atomic<long> generation_{0};
   std::atomic<int> running_{0};
   int wanted_ = 0, threads_ = 0;
