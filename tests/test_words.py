@@ -11,7 +11,7 @@ SOURCES = sorted((ROOT / "src" / "undrift").rglob("*.py"))
 VERBS = frozenset(
     """
     Accept Add Append Apply Begin Build Call Check Choose Claim Collect Compare Compute
-    Convert Copy Count Create Crop Cut Declare Describe Divide Do Download Draw Drop End
+    Convert Copy Count Create Crop Cut Declare Decode Describe Divide Do Download Draw Drop End
     Escape Evaluate Exit Fill Find Flush Give Group Grow Hear Join Keep Leave Let Link List
     Load Make Mark Merge Move Open Pass Plan Print Put Raise Read Reduce Refuse Remove
     Replace Reset Resize Restore Return Run Save Say Seed Send Set Show Silence Sort Stand Start
