@@ -44,7 +44,7 @@ class Contestant:
 
 ALL = f"{CORES} threads"
 CONTESTANTS: dict[str, Contestant] = {
-    REFERENCE: Contestant("undrift", "defaults", workloads=(*FEDERATED, "G1", "A1")),
+    REFERENCE: Contestant("undrift", "defaults", workloads=(*FEDERATED, "W1run", "G1", "A1")),
     # Where there are kernels they are the default; W2's net has none.
     "undrift-torch": Contestant(
         "undrift", "kernels=False", variant="torch", workloads=("W1", "W1b10", "W1b100", "G1")
@@ -55,8 +55,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "undrift-full-precision": Contestant(
         "undrift", "full precision", variant="full-precision", workloads=("A1",)
     ),
-    "deepcopy-1": Contestant("deepcopy", "1 thread", threads=1),
-    "deepcopy-threads": Contestant("deepcopy", ALL, threads=CORES),
+    "deepcopy-1": Contestant("deepcopy", "1 thread", threads=1, workloads=(*FEDERATED, "W1run")),
+    "deepcopy-threads": Contestant("deepcopy", ALL, threads=CORES, workloads=(*FEDERATED, "W1run")),
     "pfl-1": Contestant("pfl", "1 process, 1 thread", threads=1),
     "pfl-threads": Contestant("pfl", f"1 process, {ALL}", threads=CORES),
     "pfl-processes": Contestant("pfl", f"{CORES} processes", threads=1, processes=CORES),

@@ -95,7 +95,11 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
         "median ratio to undrift in the same turn, above 1 where undrift is better. Each peer in "
         "its best set-up on that workload."
     ]
-    for name, text in (("G1", "Gossip (G1)"), ("A1", "One-bit ring of 8, 7.2M coordinates (A1)")):
+    for name, text in (
+        ("W1run", "A whole short run with an empty cache (W1run)"),
+        ("G1", "Gossip (G1)"),
+        ("A1", "One-bit ring of 8, 7.2M coordinates (A1)"),
+    ):
         held = found["workloads"].get(name)
         if held is None or REFERENCE not in held["summary"]:
             continue
@@ -103,6 +107,7 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
         for other, words in (
             ("undrift-full-precision", "in full precision"),
             ("undrift-torch", "with `kernels=False`"),
+            ("deepcopy-1", "deepcopy and DataLoader on one thread"),
         ):
             if other in held["summary"]:
                 said += f", {words} {_cell(held, other, 'seconds', 1.0, ' s')}"

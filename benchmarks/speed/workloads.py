@@ -34,6 +34,7 @@ class Workload:
     lr: float
     turn: int = 1  # rounds in a row; more where they are too short for the clock
     starting: int = 0  # steps that each client takes once more before the first round
+    rounds: int = 1  # of what a turn plays; more are a whole run, from its start to its end
 
     @property
     def epochs(self) -> int | None:
@@ -43,7 +44,7 @@ class Workload:
 
     def amount(self, *, first: bool = False) -> Amount:
         """Return the amount of the first or of a later round."""
-        steps = self.cohort * (self.steps + (self.starting if first else 0))
+        steps = self.cohort * (self.steps * self.rounds + (self.starting if first else 0))
         return Amount(steps, steps * self.batch)
 
 
@@ -59,6 +60,10 @@ WORKLOADS: dict[str, Workload] = {
     "W1": Workload("small CNN", "cnn2", *FASHION, 10, 50, 60, 0.05),
     "W1b10": Workload("logistic, 10 clients", "logistic", *FASHION, 10, 20, 100, 0.01, turn=5),
     "W1b100": Workload("logistic, 100 clients", "logistic", *FASHION, 100, 20, 100, 0.01),
+    # What a user waits for: a short run with nothing compiled or remembered, and no test set.
+    "W1run": Workload(
+        *("logistic, a whole run of 8 rounds", "logistic", *FASHION, 100, 20, 20, 0.01), rounds=8
+    ),
     "W2": Workload("ResNet-18-GN", "resnet18-gn", "random", (3, 32, 32), 100, 100, 10, 50, 2, 0.01),
     "G1": Workload(
         *("gossip, NET-FLEET", "netfleet-cnn", "mnist", (1, 28, 28), 50, 1200, 50, 32, 10, 0.01),

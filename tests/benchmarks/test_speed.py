@@ -66,6 +66,10 @@ def test_every_federated_workload_has_the_published_amount_of_work() -> None:
     }
 
 
+def test_a_whole_run_counts_all_of_its_rounds() -> None:
+    assert WORKLOADS["W1run"].amount() == Amount(8 * 100 * 20, 8 * 100 * 20 * 20)
+
+
 def test_gossip_takes_one_gradient_more_before_its_first_round() -> None:
     assert WORKLOADS["G1"].amount() == Amount(50 * 10, 50 * 10 * 32)
     assert WORKLOADS["G1"].amount(first=True) == Amount(50 * 11, 50 * 11 * 32)

@@ -29,6 +29,21 @@ def train(net: nn.Module, data: TensorDataset, workload: Workload) -> tuple[int,
     return steps, samples
 
 
+def one_round(
+    server: nn.Module, clients: list[TensorDataset], workload: Workload
+) -> tuple[int, int]:
+    """Run a round, and return the steps and samples of all clients."""
+    states, done = [], []
+    for client in random.sample(clients, workload.cohort):
+        net = copy.deepcopy(server)
+        done.append(train(net, client, workload))
+        states.append(net.state_dict())
+    mean = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
+    server.load_state_dict(mean)
+    steps, samples = map(sum, zip(*done, strict=True))
+    return steps, samples
+
+
 def main() -> None:
     options, line = Options.parse(), Line()
     torch.set_num_threads(options.threads or 1)
@@ -39,13 +54,7 @@ def main() -> None:
     ]
     server = nets.build(workload)
     while line.next(lambda: nets.accuracy(server, data)):
-        states, done = [], []
-        for client in random.sample(clients, workload.cohort):
-            net = copy.deepcopy(server)
-            done.append(train(net, client, workload))
-            states.append(net.state_dict())
-        mean = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
-        server.load_state_dict(mean)
+        done = [one_round(server, clients, workload) for _ in range(workload.rounds)]
         line.worked(*map(sum, zip(*done, strict=True)))
 
 

@@ -3,12 +3,17 @@ compiler instead of them), and for A1 "full-precision"."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
+import tempfile
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import torch
 from benchmarks.speed.protocol import Line, Options
-from benchmarks.speed.workloads import CLASSES, WORKLOADS, Workload, read
+from benchmarks.speed.workloads import CLASSES, WORKLOADS, Data, Workload, read
 from torch.nn import functional as F
 
 import undrift as ud
@@ -78,6 +83,46 @@ def play(line: Line, run: ud.Run, clients: ud.Clients) -> None:
         line.worked(record.gradients, record.samples)
 
 
+def play_whole_runs(line: Line, workload: Workload, path: str) -> None:
+    """Play runs from start to end, each in a forked process that has compiled nothing yet.
+
+    Until the fork torch computes nothing, as its threads would be missing in the child.
+    """
+    data = read(path)
+    while line.next():
+        with tempfile.TemporaryDirectory() as cache:
+            context = multiprocessing.get_context("fork")
+            ours, theirs = context.Pipe()
+            child = context.Process(target=whole_run, args=(workload, data, cache, theirs))
+            child.start()
+            line.worked(*ours.recv())
+            child.join()
+
+
+def whole_run(workload: Workload, data: Data, cache: str, answer: Connection) -> None:
+    """Run what a user would write, with everything at its default."""
+    os.environ["UNDRIFT_CACHE"] = cache
+    torch.manual_seed(0)
+    targets = torch.from_numpy(data.targets)
+    parts = np.arange(targets.numel()).reshape(targets.shape)
+    run = ud.simulate(
+        ud.FedAvg(lr=workload.lr),
+        ud.models.build(workload.net, shape=workload.shape, classes=CLASSES),
+        ud.Clients.split(
+            torch.from_numpy(data.inputs).flatten(0, 1), targets.flatten(), list(parts)
+        ),
+        loss=F.cross_entropy,
+        work=ud.Steps(workload.steps),
+        batch_size=workload.batch,
+        rounds=workload.rounds,
+    )
+    for _ in run:
+        pass
+    answer.send((run.totals.gradients, run.totals.samples))
+    training = sum(record.seconds for record in run.records)
+    print(f"{run.mode} ({run.why}); {run.gradients}; {training:.2f} s of rounds", file=sys.stderr)
+
+
 def synchronise(line: Line, workload: Workload, variant: str) -> None:
     """Run all hops of a ring of workers in memory, with the messages of every worker."""
     noise = torch.Generator().manual_seed(0)
@@ -102,6 +147,8 @@ def main() -> None:
     workload = WORKLOADS[options.workload]
     if workload.net == "vector":
         synchronise(line, workload, options.variant)
+    elif workload.rounds > 1:
+        play_whole_runs(line, workload, options.data)
     else:
         clients = clients_of(options.data)
         switches = SWITCHES.get(options.variant, {})
