@@ -41,7 +41,9 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def without_times(trial: ud.results.trial.Trial) -> dict[str, Any]:
     """Return everything of a trial but how long it took."""
-    records = [{**record.to_dict(), "seconds": 0, "evaluation_seconds": 0} for record in trial.records]
+    records = [
+        {**record.to_dict(), "seconds": 0, "evaluation_seconds": 0} for record in trial.records
+    ]
     return {
         "records": records,
         **{name: getattr(trial, name) for name in ("label", "seed", "status", "model_sha256")},
