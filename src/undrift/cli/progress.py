@@ -69,7 +69,7 @@ class ProgressBar(Observer):
             self._bar.update(self._task, accuracy=f"{100 * record.accuracy:.2f} %")
         self._spent.add(record)
         training, tests = self._spent.seconds, self._spent.evaluation_seconds
-        seconds = f"{training + tests:.0f} s ({training:.0f} training + {tests:.0f} tests)"
+        seconds = f"{training + tests:.0f} s: {training:.0f} + {tests:.0f} tests"
         self._advanced[job.name] += 1
         self._bar.update(self._task, advance=1, seconds=seconds)
 

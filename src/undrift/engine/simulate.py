@@ -223,7 +223,7 @@ def _settled_evaluation(request: SimulationRequest, setup: Setup) -> _SettledEva
     options = settle(request.evaluation, counts)
     passes = all_passes(options, counts)
     scoring = PendingScoring(setup.task, request.clients, request.kernels, passes)
-    return _SettledEvaluation(options, describe(options, counts, request.evaluation), scoring)
+    return _SettledEvaluation(options, describe(options, counts), scoring)
 
 
 def _build_run(

@@ -189,21 +189,14 @@ def _fewer_samples(options: EvaluationOptions, runs: Sequence[RunCounts]) -> Eva
     return replace(options, samples=samples) if samples < tested else options
 
 
-def describe(
-    options: EvaluationOptions, runs: Sequence[RunCounts], asked: EvaluationOptions
-) -> str:
-    """Return in words how often and on how many samples runs are evaluated, and why."""
+def describe(options: EvaluationOptions, runs: Sequence[RunCounts]) -> str:
+    """Return in words how often and on how many samples runs are evaluated, and its share."""
     (run, *_) = runs
     often = "in every round" if options.every == 1 else f"every {options.every} rounds"
-    if options.every != 1 and options.every == max(run.rounds for run in runs):
-        often = "in the last round" if not options.first else "in the first and the last round"
+    if options.every != 1 and (options.every or 1) >= run.rounds:
+        often = "in the first and the last round" if options.first else "in the last round"
     samples = min(_most(options, run), run.tested)
-    texts = [f"{often} on {samples} of {run.tested} samples"]
-    if run.nodes:
-        texts.append(f"each node on {_own(options, run)}")
-    if asked.every is not None:
-        texts.append("as asked for")
-    else:
-        passes, trained = all_passes(options, runs), sum(GRADIENT * run.trained for run in runs)
-        texts.append(f"{100 * passes / max(1, passes + trained):.0f} % of the work by counts")
-    return ", ".join(texts)
+    nodes = f", each node on {_own(options, run)}" if run.nodes else ""
+    passes, trained = all_passes(options, runs), sum(GRADIENT * run.trained for run in runs)
+    share = f"{100 * passes / max(1, passes + trained):.0f} % of the work by counts"
+    return f"{often} on {samples} of {run.tested} samples{nodes}, {share}"
