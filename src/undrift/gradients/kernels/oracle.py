@@ -83,6 +83,10 @@ class Kernels:
         index = indices.index.contiguous()
         return self._call(x, inputs, targets, index, indices.counts, indices.keys, self.threads)
 
+    def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
+        """Return the gradient of f at x, which torch computes."""
+        return self.fallback.slope(f, x)
+
     def _called(self, x: Tensor, batch: Batch, threads: int) -> Tensor | None:
         if not self._fits(x, batch.inputs, batch.targets, 2, batch.keys):
             return None
