@@ -93,9 +93,10 @@ def simulate(
         vmap; "auto" chooses what suits the model, for long runs by a short calibration whose result
         is kept. The results agree up to float rounding.
     kernels: whether C++ that is written and compiled for the model computes the gradients of small
-        nets (docs/kernels.md), which takes some seconds once. Where that is not possible, or a run
-        is short, torch computes them and `run.gradients` says why. "always" compiles for a short
-        run, too; "require" raises where there is no kernel.
+        nets (docs/kernels.md), and the wide 3x3 convolutions of others, which takes some seconds
+        once. Where that is not possible, or a run is short, torch computes them and
+        `run.gradients` says why. "always" compiles for a short run, too; "require" raises where
+        nothing can be compiled.
     execution: details such as `ExecutionOptions(threads=2, chunk_size=8)`.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
@@ -161,8 +162,8 @@ def _agree_on_kernels(
     request: SimulationRequest, setup: Setup, choice: ExecutionChoice, world: World
 ) -> ExecutionChoice:
     """Return the choice without a kernel if one of the processes has none, say for want of g++."""
-    available = world.gather([choice.kernels])
-    if available.all() or not available.any():
+    compiled = world.gather([choice.compiled])
+    if (compiled == choice.compiled).all():
         return choice
     choice = _choose(request, setup, kernels=False)
     return replace(choice, gradients="torch (no kernel: a process has none)")

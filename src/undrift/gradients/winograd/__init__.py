@@ -4,6 +4,12 @@
 with its backward pass, `oracle` puts it in the place of torch's while a gradient is taken.
 """
 
-from undrift.gradients.winograd.oracle import Winograd, build
+from undrift.gradients.winograd.oracle import (
+    Survey,
+    Winograd,
+    build_winograd,
+    has_wide_convolutions,
+    survey,
+)
 
-__all__ = ["Winograd", "build"]
+__all__ = ["Survey", "Winograd", "build_winograd", "has_wide_convolutions", "survey"]

@@ -67,8 +67,8 @@ class Call(NamedTuple):
         """Return how many products torch takes, borders included."""
         return 9 * self.x.numel() * self.weight.shape[0]
 
-    def scheme(self, times: int = 1) -> int | None:
-        """Return the scheme for so many times the images, or None if torch is to convolve."""
+    def scheme(self) -> int | None:
+        """Return the scheme of the call, or None if torch is to convolve."""
         x, weight = self.x, self.weight
         plain = (
             x.ndim == 4
@@ -81,7 +81,7 @@ class Call(NamedTuple):
         tensors = (x, weight) if self.bias is None else (x, weight, self.bias)
         if not plain or not all(map(_is_plain, tensors)):
             return None
-        if min(weight.shape[:2]) < CHANNELS or times * self.products < PRODUCTS:
+        if min(weight.shape[:2]) < CHANNELS or self.products < PRODUCTS:
             return None
         return scheme_for(*x.shape[2:])
 

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from undrift.core import Vector
 from undrift.gradients.task import Autograd, Batch, Task
-from undrift.gradients.winograd.convolution import Call, WinogradConvolution, first_order
+from undrift.gradients.winograd.convolution import (
+    CHANNELS,
+    Call,
+    WinogradConvolution,
+    first_order,
+)
 from undrift.gradients.winograd.library import Convolutions, load
 
 
@@ -63,34 +68,43 @@ class Survey(NamedTuple):
 
 
 class _Count(TorchFunctionMode):
-    """Counts the calls that would be replaced if there were `samples` times as many images."""
+    """Counts the calls that would be replaced."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.samples = samples
-        self.survey = Survey(0, 0, 0)
+        self.counts = Survey(0, 0, 0)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
         if func is torch.conv2d:
-            call = Call.of(*args, **(kwargs or {}))
-            fits = call.scheme(self.samples) is not None
-            convolutions, replaced, products = self.survey
+            call = Call.of(*args, **kwargs)
+            fits = call.scheme() is not None
+            convolutions, replaced, products = self.counts
             products += 3 * call.products if fits else 0  # forward, and back to both operands
-            self.survey = Survey(convolutions + 1, replaced + fits, products)
-        return result
+            self.counts = Survey(convolutions + 1, replaced + fits, products)
+        return func(*args, **kwargs)
 
 
-def survey(task: Task, x: Vector, batch: Batch) -> Survey:
-    """Return what would be replaced in the gradient of a minibatch, by a pass of one sample."""
-    counts = _Count(len(batch.targets))
-    with torch.no_grad(), counts:
-        task.forward(x, batch.inputs[:1], batch.keys)
-    return counts.survey
+def has_wide_convolutions(model: nn.Module) -> bool:
+    """Return whether the model has 3x3 weights of enough channels."""
+    shapes = (tuple(parameter.shape) for parameter in model.parameters())
+    return any(
+        len(shape) == 4 and shape[2:] == (3, 3) and min(shape[:2]) >= CHANNELS for shape in shapes
+    )
 
 
-def build() -> Winograd:
+def survey(task: Task, batch: Batch) -> Survey:
+    """Return what would be replaced in the gradient of a minibatch, by a forward pass."""
+    counting = _Count()
+    x = task.layout.gather(task.model)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), counting:
+        task.forward(x, batch.inputs, batch.keys)
+    counts = counting.counts
+    return counts._replace(products=counts.products // len(batch.targets))
+
+
+def build_winograd() -> Winograd:
     """Return the oracle, or raise `UnsupportedError`, which says why it cannot be built."""
     return Winograd(load())
