@@ -20,7 +20,6 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.freeze()  # Tests and modules stay until the end, so nobody need look at them again.
         gc.enable()
 
 

@@ -25,7 +25,7 @@ NOTES = {  # smoothing -> what the accuracy of the table is
     "window": "accuracy: mean of the evaluations in the last ten rounds, targets as well",
     "best": "accuracy: best of all evaluations on the test set, targets as well",
 }
-WIDTH = 160  # A table that no terminal cuts has so many columns of characters.
+WIDTH = 180  # A table that no terminal cuts has so many columns of characters.
 
 
 @dataclass(frozen=True)

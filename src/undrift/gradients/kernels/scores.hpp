@@ -1,5 +1,7 @@
 // The value of each loss for each sample, and whether the largest output is the label's.
 
+#include <cmath>
+
 namespace {
 
 INLINE bool is_finite(float value) { return value * 0.0f == 0.0f; }

@@ -1,6 +1,8 @@
 // What a compiled loop is made of: arithmetic that rounds as torch's does, a call's arguments, and
 // the minibatches of a client. The library is compiled without contraction of products and sums.
 
+#include <cmath>
+
 namespace {
 
 // torch adds a multiple with one rounding where the processor can.
