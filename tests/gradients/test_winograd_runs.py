@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import undrift as ud
+from undrift import builder
 from undrift.engine.tuning import select
-from undrift.gradients.kernels import builder
 from undrift.gradients.winograd import Winograd, library
 from undrift.testing import finish
 
