@@ -20,8 +20,8 @@ def build(workload: Workload) -> nn.Module:
             *(nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, CLASSES)),
         )
     if workload.net == "resnet18-gn":
-        return _resnet18()
-    raise ValueError(f"A peer needs a net of W1, W1b10, W1b100 or W2, got {workload.net!r}.")
+        return _resnet18(workload.stem)
+    raise ValueError(f"A peer needs a net of W1, W1b10, W1b100, W2 or W3, got {workload.net!r}.")
 
 
 def _norm(channels: int) -> nn.Module:
@@ -45,8 +45,9 @@ class _Block(nn.Module):
         return F.relu(self.body(inputs) + self.shortcut(inputs))
 
 
-def _resnet18() -> nn.Module:
-    layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), _norm(64), nn.ReLU()]
+def _resnet18(stem: int) -> nn.Module:
+    first = nn.Conv2d(3, 64, stem, 2 if stem == 7 else 1, stem // 2, bias=False)
+    layers = [first, _norm(64), nn.ReLU(), *([nn.MaxPool2d(3, 2, 1)] if stem == 7 else [])]
     inputs = 64
     for outputs in (64, 128, 256, 512):
         layers += [_Block(inputs, outputs, 1 if outputs == 64 else 2), _Block(outputs, outputs, 1)]

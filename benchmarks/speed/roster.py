@@ -12,7 +12,7 @@ from benchmarks.speed import peers
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = "undrift"
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-FEDERATED = ("W1", "W1b10", "W1b100", "W2")
+FEDERATED = ("W1", "W1b10", "W1b100", "W2", "W3")
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class Contestant:
 ALL = f"{CORES} threads"
 CONTESTANTS: dict[str, Contestant] = {
     REFERENCE: Contestant("undrift", "defaults", workloads=(*FEDERATED, "W1run", "G1", "A1")),
-    # Where there are kernels they are the default; W2's net has none.
     "undrift-torch": Contestant(
-        "undrift", "kernels=False", variant="torch", workloads=("W1", "W1b10", "W1b100", "G1")
+        "undrift", "kernels=False", variant="torch", workloads=(*FEDERATED, "G1")
     ),
     "undrift-compile": Contestant(
         "undrift", "kernels=False, torch.compile", variant="compile", workloads=("W1", "W2")

@@ -35,6 +35,7 @@ class Workload:
     turn: int = 1  # rounds in a row; more where they are too short for the clock
     starting: int = 0  # steps that each client takes once more before the first round
     rounds: int = 1  # of what a turn plays; more are a whole run, from its start to its end
+    stem: int = 3  # of a ResNet: 3x3, or 7x7 with stride 2 and max-pooling
 
     @property
     def epochs(self) -> int | None:
@@ -56,6 +57,7 @@ class Amount(NamedTuple):
 
 
 FASHION = ("fashion-mnist", (1, 28, 28), 100, 600)
+CIFAR_LIKE = ("random", (3, 32, 32), 100, 100)
 WORKLOADS: dict[str, Workload] = {
     "W1": Workload("small CNN", "cnn2", *FASHION, 10, 50, 60, 0.05),
     "W1b10": Workload("logistic, 10 clients", "logistic", *FASHION, 10, 20, 100, 0.01, turn=5),
@@ -64,7 +66,8 @@ WORKLOADS: dict[str, Workload] = {
     "W1run": Workload(
         *("logistic, a whole run of 8 rounds", "logistic", *FASHION, 100, 20, 20, 0.01), rounds=8
     ),
-    "W2": Workload("ResNet-18-GN", "resnet18-gn", "random", (3, 32, 32), 100, 100, 10, 50, 2, 0.01),
+    "W2": Workload("ResNet-18-GN", "resnet18-gn", *CIFAR_LIKE, 10, 50, 2, 0.01),
+    "W3": Workload("ResNet-18-GN, 7x7 stem", "resnet18-gn", *CIFAR_LIKE, 10, 50, 2, 0.01, stem=7),
     "G1": Workload(
         *("gossip, NET-FLEET", "netfleet-cnn", "mnist", (1, 28, 28), 50, 1200, 50, 32, 10, 0.01),
         starting=1,

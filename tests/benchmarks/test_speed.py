@@ -63,6 +63,7 @@ def test_every_federated_workload_has_the_published_amount_of_work() -> None:
         "W1b10": Amount(10 * 100, 10 * 100 * 20),
         "W1b100": Amount(100 * 100, 100 * 100 * 20),
         "W2": Amount(10 * 2, 10 * 2 * 50),
+        "W3": Amount(10 * 2, 10 * 2 * 50),
     }
 
 
@@ -128,8 +129,8 @@ def test_data_that_is_not_here_is_replaced_and_said_so(
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("W1", {"dropout": 0.0}), ("W1b10", {}), ("W2", {"stem": 3})],
-    ids=["W1", "W1b10", "W2"],
+    [("W1", {"dropout": 0.0}), ("W1b10", {}), ("W2", {"stem": 3}), ("W3", {"stem": 7})],
+    ids=["W1", "W1b10", "W2", "W3"],
 )
 def test_peers_train_the_net_that_undrift_trains(name: str, options: dict[str, Any]) -> None:
     workload = WORKLOADS[name]

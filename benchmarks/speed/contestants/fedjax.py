@@ -30,7 +30,11 @@ def forward(workload: Workload) -> Callable[[Any], Any]:
         return jax.nn.relu(made + hidden)
 
     def resnet18(images: Any) -> Any:
-        hidden = jax.nn.relu(norm(hk.Conv2D(64, 3, with_bias=False)(images)))
+        stem = workload.stem
+        first = hk.Conv2D(64, stem, 2 if stem == 7 else 1, with_bias=False)
+        hidden = jax.nn.relu(norm(first(images)))
+        if stem == 7:
+            hidden = hk.MaxPool(3, 2, "SAME", channel_axis=-1)(hidden)
         for channels in (64, 128, 256, 512):
             hidden = block(hidden, channels, 1 if channels == 64 else 2)
             hidden = block(hidden, channels, 1)

@@ -27,7 +27,6 @@ from undrift.engine.collectives.traffic import Traffic
 
 ENDLESS = 10**6  # rounds; as many as are asked for are played, and none is evaluated
 ENDLESS_OF_PEERS = 10**3  # each of which is planned in advance
-OPTIONS = {"cnn2": {"dropout": 0.0}, "resnet18-gn": {"stem": 3}}
 SWITCHES: dict[str, dict[str, Any]] = {  # arguments of simulate
     "torch": {"kernels": False},
     "compile": {"kernels": False, "execution": ud.ExecutionOptions(compile=True)},
@@ -49,7 +48,8 @@ def simulation(
 ) -> ud.Run:
     """Return an endless run of FedAvg, of NetFleet on its own net, or of the given method."""
     torch.manual_seed(0)
-    options: dict[str, Any] = OPTIONS.get(workload.net, {})
+    known = {"cnn2": {"dropout": 0.0}, "resnet18-gn": {"stem": workload.stem}}
+    options: dict[str, Any] = known.get(workload.net, {})
     net = ud.models.build(workload.net, shape=workload.shape, classes=CLASSES, **options)
     if method is None:
         method = (ud.NetFleet if workload.net == "netfleet-cnn" else ud.FedAvg)(lr=workload.lr)

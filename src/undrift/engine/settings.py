@@ -73,7 +73,7 @@ class ExecutionRecord:
 
     mode: Mode
     channels_last: bool  # whether images go through the model with their channels innermost
-    kernels: bool  # whether a kernel compiled for the model computes gradients
+    kernels: bool  # whether compiled code takes part in gradients
     loops: bool = False  # whether local steps run in a loop compiled for the method
     why: str = field(default="", compare=False)  # the reason for the mode, for a reader
     gradients: str = field(default="", compare=False)  # what computes gradients, for a reader

@@ -103,10 +103,11 @@ def simulate(
         vmap; "auto" chooses what suits the model, for long runs by a short calibration whose result
         is kept. The results agree up to float rounding.
     kernels: whether C++ that is written and compiled for the model computes the gradients of small
-        nets (docs/kernels.md), which takes some seconds once. Where that is not possible, or a run
-        is short, torch computes them and `run.gradients` says why. "always" compiles for a short
-        run, too; "require" raises where there is no kernel. Where the method's step can be traced,
-        a client's local steps are one compiled loop around the kernel.
+        nets (docs/kernels.md), and the wide 3x3 convolutions of others, which takes some seconds
+        once. Where that is not possible, or a run is short, torch computes them and
+        `run.gradients` says why. "always" compiles for a short run, too; "require" raises where
+        nothing can be compiled. Where the method's step can be traced, a client's local steps are
+        one compiled loop around the kernel.
     execution: details such as `ExecutionOptions(threads=2, chunk_size=8)`.
     checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
@@ -197,13 +198,13 @@ def _agree_on_kernels(
 
     It is made again without kernels if one has none, and without loops if one has none.
     """
-    available = world.gather([choice.kernels, choice.loops])
-    kernels, loops = (bool(each.all()) for each in available.T)
-    if [kernels, loops] == [bool(each.any()) for each in available.T]:
+    compiled, loops = world.gather([choice.compiled, choice.loops]).T
+    alike = bool((compiled == compiled[0]).all())
+    if alike and (loops == loops[0]).all():
         return choice
-    choice = _choose(request, setup, kernels=kernels, loops=loops)
+    choice = _choose(request, setup, kernels=alike, loops=bool(loops.all()))
     said = "torch (no kernel: a process has none)"
-    if kernels:
+    if alike:
         said = choice.gradients.replace("as it was begun", "a process cannot compile them")
     return replace(choice, gradients=said)
 

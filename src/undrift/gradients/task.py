@@ -61,6 +61,10 @@ class Oracle(Protocol):
         """Return what `gradients` does without gathered samples, or None if it needs them."""
         ...
 
+    def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
+        """Return the gradient at x of another function of one client's samples."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class BatchIndices:
@@ -71,13 +75,6 @@ class BatchIndices:
     index: Tensor  # (clients, B)
     counts: Tensor | None  # (clients,) how many of them are in front of the padding, None for all
     keys: Tensor | None  # (clients,)
-
-
-def slope(f: Callable[[Vector], Tensor], x: Vector) -> Vector:
-    """Return the gradient of f at x, outside of any vmap."""
-    with torch.enable_grad():
-        leaf = x.detach().requires_grad_()
-        return torch.autograd.grad(f(leaf), leaf)[0]
 
 
 class Autograd:
@@ -91,7 +88,13 @@ class Autograd:
 
     def gradient(self, task: Task, x: Vector, batch: Batch) -> Vector:
         """Return the gradient of one client's loss at x."""
-        return slope(lambda y: task.value(y, batch), x)
+        return self.slope(lambda y: task.value(y, batch), x)
+
+    def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
+        """Return the gradient of f at x, outside of any vmap."""
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(f(leaf), leaf)[0]
 
     def gradients(self, task: Task, x: Tensor, batch: Batch) -> Tensor:
         """Return (clients, D) the gradients of many clients at the rows of x."""

@@ -21,7 +21,7 @@ from undrift.engine.execution.stacks import (
     wrapped,
 )
 from undrift.engine.execution.tables import BatchTable
-from undrift.gradients.task import Batch, BatchIndices, slope
+from undrift.gradients.task import Batch, BatchIndices
 
 if TYPE_CHECKING:
     from undrift.engine.execution.local import Group
@@ -99,7 +99,7 @@ class SingleBatch:
 
     def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
         """Return the gradient of f at x."""
-        return slope(f, x)
+        return self._task.oracle.slope(f, x)
 
 
 class StackedBatch:

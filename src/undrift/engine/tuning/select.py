@@ -30,14 +30,23 @@ from undrift.gradients.compiled import Compiled
 from undrift.gradients.kernels import Kernels, UnsupportedError, build, measure, read
 from undrift.gradients.loops import CompiledLoops
 from undrift.gradients.mlp import Dense
-from undrift.gradients.task import Batch, Task
+from undrift.gradients.task import Autograd, Batch, Oracle, Task
+from undrift.gradients.winograd import (
+    Survey,
+    Winograd,
+    build_winograd,
+    has_wide_convolutions,
+    survey,
+)
 
 TORCH_FLOPS = 1e10  # floating-point operations a second that torch reaches on small nets
+WIDE_FLOPS = 6e10  # that it reaches in wide convolutions, on one core
 STEP_SECONDS = 2e-5  # the least that calling a gradient takes
 # Gradients by torch must take so many times as long as compiling a kernel does, which takes a third
 # of torch's time or less. Whether a library is in the cache does not count, because equal calls
 # must have equal results.
 KERNEL_WORTH = 1.5
+WINOGRAD_SECONDS = 20.0  # of torch that make compiling convolutions worth it, 10 s once a machine
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,14 @@ class ExecutionChoice:
 
     @property
     def kernels(self) -> bool:
-        """Return whether a compiled kernel computes gradients."""
-        return isinstance(self.task.oracle, Kernels)
+        """Return whether compiled code takes part in gradients."""
+        return self.compiled != 0
+
+    @property
+    def compiled(self) -> int:
+        """Return a number for the compiled code: 1 is a kernel, 2 are convolutions, 0 is none."""
+        oracle = self.task.oracle
+        return 1 if isinstance(oracle, Kernels) else 2 if isinstance(oracle, Winograd) else 0
 
     @property
     def loops(self) -> bool:
@@ -77,11 +92,11 @@ class Workload:
             return peer_trial(self.algorithm, task, self.planner, self.pool, self.facts)
         return federated_trial(self.algorithm, task, self.planner, self.pool, self.facts)
 
-    def seconds(self, products: int) -> float:
-        """Return about what all gradients would take with torch."""
+    def seconds(self, products: int, speed: float = TORCH_FLOPS) -> float:
+        """Return about what all gradients would take with torch, so many products a sample."""
         flops = 2.0 * products * self.planner.width
         gradients = self.rounds * int(self.planner.plan(0).counts.sum()) if self.rounds else 0
-        return gradients * (flops / TORCH_FLOPS + STEP_SECONDS)
+        return gradients * (flops / speed + STEP_SECONDS)
 
     def sample(self, task: Task) -> Batch:
         """Return a minibatch of the first client."""
@@ -110,14 +125,17 @@ def choose_execution(
     dense = Dense.of(task)
     if dense is not None:
         task = replace(task, oracle=dense)
-    kernels, loops, gradients = _kernels(workload, task, request)
-    if kernels is not None:
-        task = replace(task, oracle=kernels, loops=loops)
+    oracle, loops, gradients = _compiled_code(workload, task, request)
+    if oracle is not None:
+        task = replace(task, oracle=oracle, loops=loops)
     elif wanted_kernels and not request.kernels:
         gradients = "torch (as it was begun)"
-    compiled = request.options.compile and dense is None and kernels is None
-    measured = workload.single_process and not compiled and kernels is None
+    compiled = request.options.compile and dense is None and oracle is None
+    kernels = isinstance(oracle, Kernels)
+    measured = workload.single_process and not compiled and not kernels
     candidate, watch = _candidate(workload, task, request, record, measured=measured)
+    if isinstance(oracle, Winograd) and candidate.mode == "stacked":
+        task, gradients = replace(task, oracle=Autograd()), "torch (clients are stacked)"
     layout = request.options.channels_last
     innermost = candidate.channels_last if layout is None else layout
     innermost = innermost and candidate.mode != "stacked"  # vmap does not know the layout
@@ -174,26 +192,26 @@ def _chunk(workload: Workload, task: Task, chunk_size: int | None) -> int:
     return min(chunk, stack_for(facts, task, planner, workload.pool))
 
 
-def _kernels(
+def _compiled_code(
     workload: Workload, task: Task, request: ExecutionRequest
-) -> tuple[Kernels | None, CompiledLoops | None, str]:
-    """Return a kernel for the model, loops for the method, each where it pays, and a word."""
+) -> tuple[Oracle | None, CompiledLoops | None, str]:
+    """Return an oracle with compiled code and loops, each where it pays, and a word on both.
+
+    The oracle is a kernel for the whole net or, where there is none, torch with other convolutions.
+    """
     if not request.kernels:
         return None, None, "torch (kernels are off)"
     sample = workload.sample(task)
-    threads = request.options.threads or torch.get_num_threads()
     try:
-        chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
-        worth = KERNEL_WORTH * chain.build_seconds
-        if request.kernels is True and workload.seconds(chain.products) < worth:
-            return None, None, "torch (too short a run to compile a kernel for)"
-        kernels = build(task, chain, threads)
-        with intra_op_threads(0):
-            kernels.gain = measure(kernels, task, sample)
-        loops = CompiledLoops()
-        used = replace(task, oracle=kernels, loops=loops if request.loops else None)
-        if not _uses(workload, used, kernels):
-            raise UnsupportedError(f"{_name(workload.algorithm)} adds to the loss")
+        try:
+            return _kernel(workload, task, request, sample)
+        except UnsupportedError:
+            usable = not request.options.compile and request.mode != "stacked"
+            counts = survey(task, sample) if usable and has_wide_convolutions(task.model) else None
+            if counts is None or not counts.replaced:
+                raise
+            oracle, said = _convolutions(workload, request, counts)
+            return oracle, None, said
     except UnsupportedError as error:
         if request.kernels == "require":
             raise ValueError(
@@ -201,11 +219,42 @@ def _kernels(
                 f"for, got {error}; use kernels=True to do without where it must."
             ) from error
         return None, None, f"torch (no kernel: {error})"
+
+
+def _kernel(
+    workload: Workload, task: Task, request: ExecutionRequest, sample: Batch
+) -> tuple[Kernels | None, CompiledLoops | None, str]:
+    """Return a kernel for the net and loops for the method, or raise `UnsupportedError`.
+
+    There is neither if the run is too short.
+    """
+    chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
+    worth = KERNEL_WORTH * chain.build_seconds
+    if request.kernels is True and workload.seconds(chain.products) < worth:
+        return None, None, "torch (too short a run to compile a kernel for)"
+    kernels = build(task, chain, request.options.threads or torch.get_num_threads())
+    with intra_op_threads(0):
+        kernels.gain = measure(kernels, task, sample)
+    loops = CompiledLoops()
+    used = replace(task, oracle=kernels, loops=loops if request.loops else None)
+    if not _uses(workload, used, kernels):
+        raise UnsupportedError(f"{_name(workload.algorithm)} adds to the loss")
     gain = f"a compiled kernel, {kernels.gain:.1f}x as fast as torch"
     if loops.compiled:
         return kernels, loops, f"{gain}; {loops.outcome} in one compiled loop"
     reason = loops.outcome if request.loops else "as it was begun"
     return kernels, None, f"{gain}; steps one by one ({reason or 'the method takes none'})"
+
+
+def _convolutions(
+    workload: Workload, request: ExecutionRequest, counts: Survey
+) -> tuple[Winograd | None, str]:
+    """Return torch with compiled convolutions, None if the run is too short, or raise as above."""
+    seconds = workload.seconds(counts.products, WIDE_FLOPS)
+    if request.kernels is True and seconds < WINOGRAD_SECONDS:
+        return None, "torch (too short a run to compile convolutions for)"
+    oracle = build_winograd()
+    return oracle, f"torch, {counts.replaced} of {counts.convolutions} convolutions by Winograd"
 
 
 def _uses(workload: Workload, task: Task, kernels: Kernels) -> bool:
