@@ -26,6 +26,14 @@ def changed_fields(run: PanelRun) -> set[str]:
     return names
 
 
+def test_documents_test_in_every_round_where_they_do_not_say_otherwise() -> None:
+    assert example().experiment is not None
+    assert example().experiment.evaluation.every is None
+    assert {run.experiment.evaluation.every for run in plan(example(), "full")} == {1}
+    rare = changed('smoothing = "ema"', 'smoothing = "ema"\nevery = 5')
+    assert {run.experiment.evaluation.every for run in plan(rare, "full")} == {5}
+
+
 def test_full_is_the_document_s_own() -> None:
     runs = plan(example(), "full")
     assert [run.panel for run in runs] == ["iid", "Dir 0.3"]

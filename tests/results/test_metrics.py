@@ -30,6 +30,7 @@ from undrift.results.metrics import (
     window,
 )
 from undrift.results.record import PeerRecord, Record
+from undrift.results.trial import Trial
 from undrift.testing import start
 
 numbers = st.floats(-1e3, 1e3, allow_subnormal=False)
@@ -188,6 +189,27 @@ def test_at_round_takes_the_last_evaluation_before() -> None:
     assert at_round(SWING, 5, "best") == 0.6
     assert at_round(SWING, 6, metric="loss") == pytest.approx(0.2)
     assert at_round(SWING, 0) is None
+
+
+def test_last_and_variation_go_by_rounds_however_often_a_run_is_tested() -> None:
+    rising = [k / 100 for k in range(1, 51)]
+    fifth = records([v if t == 1 or t % 5 == 0 else None for t, v in enumerate(rising, 1)])
+    assert last(fifth) == pytest.approx((0.45 + 0.50) / 2)
+    assert last(fifth, 11) == pytest.approx((0.40 + 0.45 + 0.50) / 3)
+    assert last(records([0.1, *18 * [None], 0.9])) == 0.9  # the first round is not among ten
+    apart = [0, 2, 14 / 3, *8 * [2.5]]  # points from the mean of the tests within ten rounds
+    assert variation(fifth) == pytest.approx(sum(a**2 for a in apart) / 11)
+    trial = Trial("A", "A", {}, 0, 50, records=fifth)
+    assert trial.recent("accuracy") == last(fifth)
+    assert rounds_to(fifth, 0.31) == 35
+    assert rounds_to(fifth, 0.31, "best") == 35
+
+
+def test_costs_of_training_and_evaluation() -> None:
+    tested = records([0.1, None, 0.8], evaluation_seconds=0.25)
+    assert cost_to(tested, 0.8, "seconds") == 1.5
+    assert cost_to(tested, 0.8, "evaluation_seconds") == 0.75
+    assert cost_to(tested, 0.8, "all_seconds") == 2.25
 
 
 def test_last_is_the_mean_of_the_last_evaluations() -> None:

@@ -338,9 +338,8 @@ def panel_experiment(experiment: Experiment, panel: Panel) -> Experiment:
     Documents test in every round where they do not say otherwise. A field that names a method that
     the panel does not have is an error of the file.
     """
-    changed = experiment.changed(panel.set)
-    if changed.evaluation.every is None:
-        changed = changed.changed({"evaluation.every": 1})
+    often = {"evaluation.every": 1} if experiment.evaluation.every is None else {}
+    changed = experiment.changed({**often, **panel.set})
     if panel.methods is None:
         return changed
     return with_methods(changed, panel.methods)
