@@ -2,6 +2,7 @@
 
     python -m benchmarks.winograd [--stems 7 3] [--seeds 3] [--steps 300] [--out results.json]
     python -m benchmarks.winograd show [--out results.json]
+    python -m benchmarks.winograd errors --steps 60   # before and after a training with F(4x4)
     python -m benchmarks.winograd time [--turns 8]    # CPU time of a gradient of 50 samples
 
 Each training is one of CIFAR-10 (random images where the data set is not here) on one thread, with
@@ -91,6 +92,21 @@ def errors(task: Task, x: Tensor, inputs: Tensor, targets: Tensor) -> dict[str, 
                 g = oracle.gradient(task, x, batch).double()
             found[way].append(float((g - exact).norm() / exact.norm()))
     return found
+
+
+def errors_around_training(stem: int, steps: int) -> None:
+    """Print the median errors before and after a training with F(4x4)."""
+    inputs, targets, _ = data()
+    task = task_of(stem, 0)
+    x = task.layout.gather(task.model)
+    for when in ("at the start", f"after {steps} steps"):
+        if when != "at the start":
+            with oracle_of("F(4x4)") as oracle:
+                for batch in batches(inputs, targets, 0, steps):
+                    x = x - LR * oracle.gradient(task, x, batch)
+        found = errors(task, x, inputs, targets)
+        shown = " | ".join(f"{statistics.median(found[way]):.1e}" for way in WAYS)
+        print(f"| {stem}x{stem} | {when} | {shown} |", flush=True)
 
 
 def train(way: str, stem: int, seed: int, steps: int) -> dict[str, Any]:
@@ -184,7 +200,9 @@ def show(results: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("command", nargs="?", choices=["train", "show", "time"], default="train")
+    parser.add_argument(
+        "command", nargs="?", choices=["train", "show", "errors", "time"], default="train"
+    )
     parser.add_argument("--stems", nargs="+", type=int, default=[7, 3], choices=[3, 7])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
@@ -192,6 +210,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    if chosen.command == "errors":
+        print("| stem | when | " + " | ".join(WAYS) + " |\n|---|---|---|---|---|")
+        for stem in chosen.stems:
+            errors_around_training(stem, chosen.steps)
+        return
     if chosen.command == "time":
         print("| stem | convolutions | CPU seconds | torch / this |\n|---|---|---|---|")
         for stem in chosen.stems:
