@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -27,21 +28,38 @@ def test_a_vector_is_a_view_of_the_model_and_back() -> None:
     )
 
 
+class Tied(nn.Module):
+    """A net with a frozen layer and two layers of one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(6, 4)
+        self.frozen.requires_grad_(False)
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.two.weight = self.one.weight
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.two(torch.tanh(self.one(self.frozen(inputs)))))
+
+
+@pytest.mark.parametrize("mode", ["loop", "stacked"])
+def test_a_tied_weight_has_the_gradient_of_both_places(mode: str) -> None:
+    torch.manual_seed(0)
+    model, clients = Tied().double(), testing.small_clients((9,))
+    options = {"batch_size": None, "work": ud.Steps(2), "rounds": 2, "participation": 1.0}
+    run = testing.start(ud.FedAvg(lr=0.5), model=model, clients=clients, mode=mode, **options)
+    found = testing.finish(run)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(4):
+        sgd.zero_grad()
+        nn.functional.cross_entropy(model(clients[0][0]), clients[0][1]).backward()
+        sgd.step()
+    assert float((found - Layout.of(model).gather(model)).abs().max()) < 1e-12
+
+
 def test_frozen_and_tied_parameters() -> None:
     """A frozen layer stays out of the vector; a tied weight is in it once and moves both."""
-
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.frozen = nn.Linear(6, 4)
-            self.frozen.requires_grad_(False)
-            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-            self.two.weight = self.one.weight
-            self.head = nn.Linear(4, 3)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.head(self.two(torch.tanh(self.one(self.frozen(inputs)))))
-
     torch.manual_seed(0)
     model = Tied().double()
     assert Layout.of(model).size == 16 + 4 + 4 + 15

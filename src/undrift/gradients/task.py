@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -124,6 +125,13 @@ class Task:
     channels_last: bool = False  # whether images go through the model with channels innermost
     oracle: Oracle = Autograd()
     loops: CompiledLoops | None = None  # of local steps; None where they run one by one
+    tied: bool = field(init=False, repr=False, compare=False)  # whether tensors have several names
+
+    def __post_init__(self) -> None:
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        buffers = self.model.named_buffers(remove_duplicate=False)
+        tensors = [id(tensor) for _, tensor in chain(parameters, buffers)]
+        object.__setattr__(self, "tied", len(set(tensors)) < len(tensors))
 
     @property
     def level(self) -> Tensor:
@@ -150,8 +158,11 @@ class Task:
         """Return the outputs of the model with parameters x."""
         if self.channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
+        # torch would look for tied tensors in every call, a sixth of a small net's gradient.
         with self.masks(keys):
-            return functional_call(self.model, self.layout.views(x), (inputs,))  # type: ignore[no-any-return]
+            return functional_call(  # type: ignore[no-any-return]
+                self.model, self.layout.views(x), (inputs,), tie_weights=self.tied
+            )
 
     def value(self, x: Vector, batch: Batch) -> Tensor:
         """Return the loss on a minibatch."""
