@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # torch.func needs it; so copies of this process need not import it each
 from safetensors.torch import save_file
 from torch import nn
 

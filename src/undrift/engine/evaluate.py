@@ -126,7 +126,8 @@ class Evaluator:
         # Node i of m has its samples at i / m of each step through all of them.
         places = (torch.arange(count) * nodes + torch.tensor(ids)[:, None]) * total
         rows = held[places // (count * nodes)]
-        found = self._accuracies_by_kernel(models, pool, rows)
+        with intra_op_threads(0):
+            found = self._accuracies_by_kernel(models, pool, rows)
         if found is not None:
             return found
         jobs = [
@@ -186,7 +187,8 @@ class Evaluator:
             with retain_freed_memory(elements * 4):
                 return list(ordered_thread_map(waiting, at_once))
         with ExitStack() as stack:
-            stack.enter_context(intra_op_threads(elements))
+            # Torch's threads go on waiting for work and would keep a kernel's from the cores.
+            stack.enter_context(intra_op_threads(elements if self.kernel is None else 0))
             stack.enter_context(retain_freed_memory(elements * 4))
             stack.enter_context(eval_mode(self.task.model))
             stack.enter_context(torch.no_grad())

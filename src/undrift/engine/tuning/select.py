@@ -41,7 +41,8 @@ from undrift.gradients.winograd import (
 
 TORCH_FLOPS = 1e10  # floating-point operations a second that torch reaches on small nets
 WIDE_FLOPS = 6e10  # that it reaches in wide convolutions, on one core
-STEP_SECONDS = 2e-5  # the least that calling a gradient takes
+STEP_SECONDS = 1.5e-3  # of calling a step that stacked clients share, beyond a kernel's
+LEAST_STEP_SECONDS = 2e-5  # of a gradient, however many share a step
 # Gradients by torch must take so many times as long as compiling a kernel does, which takes a third
 # of torch's time or less. Whether a library is in the cache does not count, because equal calls
 # must have equal results.
@@ -94,9 +95,12 @@ class Workload:
 
     def seconds(self, products: int, speed: float = TORCH_FLOPS) -> float:
         """Return about what all gradients would take with torch, so many products a sample."""
+        if not self.rounds:
+            return 0.0
+        first = self.planner.plan(0)
+        call = max(LEAST_STEP_SECONDS, STEP_SECONDS / max(1, len(first.ids)))
         flops = 2.0 * products * self.planner.width
-        gradients = self.rounds * int(self.planner.plan(0).counts.sum()) if self.rounds else 0
-        return gradients * (flops / speed + STEP_SECONDS)
+        return self.rounds * int(first.counts.sum()) * (flops / speed + call)
 
     def sample(self, task: Task) -> Batch:
         """Return a minibatch of the first client."""
