@@ -92,7 +92,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
             "augment": draw(st.booleans()),
         },
         "training": {
-            "rounds": draw(st.integers(0, 10**6)),
+            "rounds": draw(st.integers(1, 10**6)),
             "work": draw(st.sampled_from([None, "steps:3", "epochs:0.5", "gaussian:20:100"])),
             "weighting": draw(st.sampled_from([None, "size", "uniform"])),
             "clip": draw(st.floats(0, 1e300)),
@@ -311,7 +311,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "quotes": (section("training", rounds="10"), "a whole number, got '10'; leave the quotes out."),
     "truth": (section("training", rounds=True), "training.rounds needs a whole number, got True."),
     "fraction": (section("training", rounds=1.5), "training.rounds needs a whole number, got 1.5."),
-    "negative": (section("training", rounds=-1), "training.rounds needs a number >= 0, got -1."),
+    "no rounds": (section("training", rounds=0), "training.rounds needs a number >= 1, got 0."),
     "not finite": (section("training", clip=NAN), "training.clip needs a finite number, got nan."),
     "infinite": (section("training", clip=INF), "training.clip needs a finite number, got inf."),
     "no table": ({**BASE, "training": 3}, "training needs a table, got 3."),

@@ -128,7 +128,7 @@ class Model(Part):
 class Training(Part):
     """Sets what all methods have in common."""
 
-    rounds: Annotated[int, Field(ge=0)] = Field(50, description="Communication rounds.")
+    rounds: Annotated[int, Field(ge=1)] = Field(50, description="Communication rounds.")
     work: WorkForm | None = Field(
         None,
         description="Local steps between communications: steps:10, epochs:5, gaussian:20:100, "
