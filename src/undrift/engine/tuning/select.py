@@ -47,6 +47,7 @@ LEAST_STEP_SECONDS = 2e-5  # of a gradient, however many share a step
 # of torch's time or less. Whether a library is in the cache does not count, because equal calls
 # must have equal results.
 KERNEL_WORTH = 1.5
+LOOP_SECONDS = 0.5  # of compiling the loop of local steps, besides the kernel
 WINOGRAD_SECONDS = 20.0  # of torch that make compiling convolutions worth it, 10 s once a machine
 
 
@@ -233,7 +234,8 @@ def _kernel(
     There is neither if the run is too short.
     """
     chain = read(task, sample.inputs.shape[1:], sample.targets.shape[1:])
-    worth = KERNEL_WORTH * chain.build_seconds
+    loop = LOOP_SECONDS if request.loops else 0.0
+    worth = KERNEL_WORTH * (chain.build_seconds + loop)
     if request.kernels is True and workload.seconds(chain.products) < worth:
         return None, None, "torch (too short a run to compile a kernel for)"
     kernels = build(task, chain, request.options.threads or torch.get_num_threads())
