@@ -50,7 +50,7 @@ def likely_causes(algorithm: Any) -> str:
 
 
 def warn_of_stall(text: str) -> None:
-    """Warn whoever runs the rounds."""
+    """Tell by a `StallWarning` whoever asks for the rounds."""
     warnings.warn(text, StallWarning, stacklevel=5)
 
 
@@ -72,11 +72,11 @@ class StallWatch(ABC):
         """Return the score of a model as a round's record has it."""
 
     def tell_stall(self, tell: Callable[[str], None]) -> None:
-        """Have the sentence given to a function instead of a `StallWarning`."""
+        """Give the sentence to a function instead of a `StallWarning`."""
         self._on_stall = tell
 
     def _watch_for_stall(self) -> None:
-        """Decide once whether the run is still at its start, and tell if it is."""
+        """Tell once if the run is still at its start."""
         if self._is_decided or self.round < decisive_round(self.rounds):
             return
         tests = [Score(r.loss, r.accuracy) for r in self.records if r.loss is not None]
