@@ -135,6 +135,9 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
         DivergenceError as DivergenceError,
     )
     from undrift.errors import (
+        StallWarning as StallWarning,
+    )
+    from undrift.errors import (
         UndriftError as UndriftError,
     )
     from undrift.errors import (
@@ -194,7 +197,7 @@ _MODULES = {  # module: the names that are taken from it
     "engine.run": "Run",
     "engine.settings": "EvaluationOptions ExecutionOptions ExecutionRecord",
     "engine.simulate": "simulate",
-    "errors": "CheckpointError DataError DivergenceError UndriftError WorkerError",
+    "errors": "CheckpointError DataError DivergenceError StallWarning UndriftError WorkerError",
     "models.layout": "group_norm",
     "optim.rules": "SGD Adam Momentum",
     "optim.schedules": "Schedule exponential piecewise staircase",

@@ -130,6 +130,11 @@ class Federated(ABC, Generic[S, B, C, U]):
         """Return whether clients start their local steps at the model that the server sends."""
         return True
 
+    @property
+    def stall_cause(self) -> str:
+        """Return what besides lr may keep the model at its start, with a remedy; "" if nothing."""
+        return ""
+
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the model lacks what the method needs, before any work."""
 

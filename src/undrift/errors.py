@@ -41,6 +41,10 @@ class DivergenceError(UndriftError):
         )
 
 
+class StallWarning(UserWarning):
+    """Says that the loss of a run has not moved from its start, and what may keep it there."""
+
+
 class UnsupportedError(Exception):
     """Says in a few words what compiled code cannot do; whoever asked does it without."""
 

@@ -57,6 +57,10 @@ class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
     def starts_at_broadcast(self) -> bool:
         return self.inner.starts_at_broadcast
 
+    @property
+    def stall_cause(self) -> str:
+        return self.inner.stall_cause
+
     def check(self, model: nn.Module) -> None:
         self.inner.check(model)
 

@@ -74,6 +74,10 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
     def starts_at_broadcast(self) -> bool:
         return self.inner.starts_at_broadcast
 
+    @property
+    def stall_cause(self) -> str:
+        return self.inner.stall_cause
+
     def check(self, model: nn.Module) -> None:
         self.inner.check(model)
 

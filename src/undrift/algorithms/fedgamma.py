@@ -8,8 +8,9 @@ IEEE TNNLS 2023: SCAFFOLD with gradients of sharpness-aware minimisation.
     server:  x <- x + server_lr mean_S (y - x);  c <- c + |S| / N mean_S (c_i+ - c_i)
 
 The ascent follows the client's own gradient, without c; `ascent="data"` takes it without weight
-decay and clipping. All control variates start at zero, so
-c = sum_i w_i c_i always; with weights, |S| / N is the population weight of the cohort.
+decay and clipping, `normalise=False` is y + rho g, `relative` y + rho ||y|| g / ||g||. All control
+variates start at zero, so c = sum_i w_i c_i always; with weights, |S| / N is the population weight
+of the cohort.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from undrift.algorithms.ascent import ascent_divisor, ascent_stall_cause, require_one_length
 from undrift.check import require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
@@ -49,11 +51,20 @@ class FedGamma(Federated[FedGammaServer, FedGammaServer, Vector, FedGammaUpload]
     ascent: Literal["full", "data"] = "full"
     """Gradient that the ascent step follows: "full" with weight decay and clipping, or that of the
     "data" alone, as the box has it."""
+    normalise: bool = True
+    """Divide the ascent step by the norm of the gradient over all parameters."""
+    relative: bool = False
+    """Multiply rho by the norm of the weights, so that one value serves nets of different size."""
 
     def __post_init__(self) -> None:
         require_positive("FedGamma", lr=self.lr)
         require_nonnegative("FedGamma", rho=self.rho, server_lr=self.server_lr)
         require_choice("FedGamma", "ascent", self.ascent, ("full", "data"))
+        require_one_length("FedGamma", normalise=self.normalise, relative=self.relative)
+
+    @property
+    def stall_cause(self) -> str:
+        return ascent_stall_cause(self.rho)
 
     def init(self, x0: Vector) -> FedGammaServer:
         return FedGammaServer(x0, torch.zeros_like(x0))
@@ -71,7 +82,8 @@ class FedGamma(Federated[FedGammaServer, FedGammaServer, Vector, FedGammaUpload]
 
         def step(y: Vector, f: Objective) -> Vector:
             g = f.grad(y) if self.ascent == "full" else f.grad_and_data_grad(y)[1]
-            g = f.grad(y + self.rho * g / (g.norm() + 1e-7))
+            size = ascent_divisor(y, g, normalise=self.normalise, relative=self.relative)
+            g = f.grad(y + self.rho * g / size)
             return y - self.lr * (g - c_i + c)
 
         y = steps(step, x)

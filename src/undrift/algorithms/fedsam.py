@@ -8,8 +8,9 @@ Minima", ECCV 2022.
     server:  x <- x + sum_i w_i D_i
 
 The norm is over all parameters, plus 1e-7 against a zero gradient. `normalise=False` ascends by
-rho g; on quadratics the direction is then (I + rho A_i) A_i (y - b_i). `ascent="data"` takes g
-without weight decay and clipping, which the second gradient keeps.
+rho g; on quadratics the direction is then (I + rho A_i) A_i (y - b_i). `relative` ascends by
+rho ||y|| g / ||g||. `ascent="data"` takes g without weight decay and clipping, which the second
+gradient keeps.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from undrift.algorithms.ascent import ascent_divisor, ascent_stall_cause, require_one_length
 from undrift.check import require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
@@ -40,11 +42,18 @@ class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
     ascent: Literal["full", "data"] = "full"
     """Gradient that the ascent step follows: "full" with weight decay and clipping, or that of the
     "data" alone, as the authors' simulator has it."""
+    relative: bool = False
+    """Multiply rho by the norm of the weights, so that one value serves nets of different size."""
 
     def __post_init__(self) -> None:
         require_positive("FedSAM", lr=self.lr)
         require_nonnegative("FedSAM", rho=self.rho)
         require_choice("FedSAM", "ascent", self.ascent, ("full", "data"))
+        require_one_length("FedSAM", normalise=self.normalise, relative=self.relative)
+
+    @property
+    def stall_cause(self) -> str:
+        return ascent_stall_cause(self.rho)
 
     def init(self, x0: Vector) -> FedSAMServer:
         return FedSAMServer(x0)
@@ -60,13 +69,13 @@ class FedSAM(Federated[FedSAMServer, Vector, tuple[()], Vector]):
 
         def step(y: Vector, f: Objective) -> Vector:
             g = f.grad(y) if self.ascent == "full" else f.grad_and_data_grad(y)[1]
-            return y.sub(f.grad(y + self.ascent_step(g)), alpha=self.lr)
+            return y.sub(f.grad(y + self.ascent_step(y, g)), alpha=self.lr)
 
         return steps(step, x) - x, client
 
-    def ascent_step(self, g: Vector) -> Vector:
-        """Return the ascent step along the gradient g."""
-        return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
+    def ascent_step(self, y: Vector, g: Vector) -> Vector:
+        """Return the ascent step from y along the gradient g."""
+        return self.rho / ascent_divisor(y, g, normalise=self.normalise, relative=self.relative) * g
 
     def update(self, server: FedSAMServer, mean: Vector, cohort: Cohort) -> FedSAMServer:
         return FedSAMServer(server.x + mean)

@@ -12,7 +12,8 @@ Generalization Accuracy", ICLR 2023, Algorithm 1.
     line 16  server: x <- mean of what was sent
 
 Deviations, each fixed by a test:
-* `normalise` (default, as the experiments and the authors' code): line 8 is y + rho g1 / ||g1||.
+* `normalise` (default, as the experiments and the authors' code): line 8 is y + rho g1 / ||g1||;
+  `relative` makes it y + rho ||y|| g1 / ||g1||.
 * `aggregation="all"` (default, the authors' code): x <- mean_S y - lam sum_i w_i g^_i over all
   clients. "participants" is line 16 as printed; under partial participation its error stalls near
   lam ||mean_S grad F_i(x*)|| (test_theory). With everybody present the two are the same.
@@ -31,6 +32,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from undrift.algorithms.ascent import ascent_divisor, ascent_stall_cause, require_one_length
 from undrift.check import require, require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
@@ -71,6 +73,8 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     ascent: Literal["full", "data"] = "full"
     """Gradient that the ascent step follows: "full" with weight decay and clipping, or that of the
     "data" alone, as the paper's g1 and the authors' code."""
+    relative: bool = False
+    """Multiply rho by the norm of the weights, so that one value serves nets of different size."""
 
     def __post_init__(self) -> None:
         require_positive("FedSpeed", lr=self.lr, lam=self.lam)
@@ -85,6 +89,11 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
         )
         require_choice("FedSpeed", "aggregation", self.aggregation, ("all", "participants"))
         require_choice("FedSpeed", "ascent", self.ascent, ("full", "data"))
+        require_one_length("FedSpeed", normalise=self.normalise, relative=self.relative)
+
+    @property
+    def stall_cause(self) -> str:
+        return ascent_stall_cause(self.rho) if self.perturbation else ""
 
     def init(self, x0: Vector) -> FedSpeedServer:
         return FedSpeedServer(x0, torch.zeros_like(x0))
@@ -104,7 +113,7 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
             else:
                 g, g1 = f.grad_and_data_grad(y)  # line 7
             if self.perturbation:
-                g2 = f.grad(y + self.ascent_step(g1))  # lines 8, 9
+                g2 = f.grad(y + self.ascent_step(y, g1))  # lines 8, 9
                 g = g.lerp(g2, self.alpha)  # line 10
             if self.prox:
                 g = g.add(y - x, alpha=1 / self.lam)
@@ -117,9 +126,9 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
             return y - self.lam * g_hat - x, g_hat  # line 14
         return y - x, g_hat
 
-    def ascent_step(self, g: Vector) -> Vector:
-        """Return the ascent step along the gradient g."""
-        return (self.rho / (g.norm() + 1e-7) if self.normalise else self.rho) * g
+    def ascent_step(self, y: Vector, g: Vector) -> Vector:
+        """Return the ascent step from y along the gradient g."""
+        return self.rho / ascent_divisor(y, g, normalise=self.normalise, relative=self.relative) * g
 
     def enrol(self, server: FedSpeedServer, share: float) -> FedSpeedServer:
         return server._replace(g_hat=share * server.g_hat)

@@ -10,7 +10,8 @@
 Here m is the sum of a round's directions, as in FedCM: m / K is the paper's Delta, and each client
 divides by its own K_i where the paper has one K. rho = 0 is FedCM, alpha = 1 is FedSAM
 (test_servers). The ascent follows the client's own gradient, without m; `ascent="data"` takes it
-without weight decay and clipping.
+without weight decay and clipping; `normalise=False` is y + rho g and `relative` is
+y + rho ||y|| g / ||g||.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from undrift.algorithms.ascent import ascent_divisor, ascent_stall_cause, require_one_length
 from undrift.check import require, require_choice, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
@@ -45,12 +47,21 @@ class MoFedSAM(Federated[MoFedSAMServer, MoFedSAMServer, tuple[()], Vector]):
     ascent: Literal["full", "data"] = "full"
     """Gradient that the ascent step follows: "full" with weight decay and clipping, or that of the
     "data" alone, as the authors' simulator has it."""
+    normalise: bool = True
+    """Divide the ascent step by the norm of the gradient over all parameters."""
+    relative: bool = False
+    """Multiply rho by the norm of the weights, so that one value serves nets of different size."""
 
     def __post_init__(self) -> None:
         require_positive("MoFedSAM", lr=self.lr)
         require_nonnegative("MoFedSAM", rho=self.rho)
         require(0 < self.alpha <= 1, "MoFedSAM", "alpha in (0, 1]", self.alpha)
         require_choice("MoFedSAM", "ascent", self.ascent, ("full", "data"))
+        require_one_length("MoFedSAM", normalise=self.normalise, relative=self.relative)
+
+    @property
+    def stall_cause(self) -> str:
+        return ascent_stall_cause(self.rho)
 
     def init(self, x0: Vector) -> MoFedSAMServer:
         return MoFedSAMServer(x0, torch.zeros_like(x0))
@@ -69,7 +80,8 @@ class MoFedSAM(Federated[MoFedSAMServer, MoFedSAMServer, tuple[()], Vector]):
 
         def step(y: Vector, f: Objective) -> Vector:
             g = f.grad(y) if self.ascent == "full" else f.grad_and_data_grad(y)[1]
-            g = f.grad(y + self.rho * g / (g.norm() + 1e-7))
+            size = ascent_divisor(y, g, normalise=self.normalise, relative=self.relative)
+            g = f.grad(y + self.rho * g / size)
             return y - self.lr * (self.alpha * g + pull)
 
         return steps(step, x) - x, client

@@ -73,6 +73,9 @@ class ProgressBar(Observer):
         self._advanced[job.name] += 1
         self._bar.update(self._task, advance=1, seconds=seconds)
 
+    def stall(self, job: Job, text: str) -> None:
+        self._say(f"{self._label(job)}: {text}")
+
     def end(self, job: Job, trial: Trial) -> None:
         if trial.status == "diverged" and self._several:
             self._say(f"{self._label(job)}: {trial.reason}")

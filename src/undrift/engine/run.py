@@ -28,13 +28,14 @@ from undrift.engine.plan import Plan
 from undrift.engine.resume import Resumable
 from undrift.engine.settings import RunSettings
 from undrift.engine.sharpness import SAMPLES, sampled, sharpness
+from undrift.engine.stall import StallWatch
 from undrift.engine.world import World
 from undrift.errors import UndriftError
 from undrift.models.layout import sha256
 from undrift.results.record import Record, Totals
 
 
-class Run(Resumable, RecordDisplay, Iterator[Record]):
+class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
     """Yields a record after each round; `state`, `model` and `totals` are always current."""
 
     record_type: ClassVar[type[Record]] = Record
@@ -184,6 +185,7 @@ class Run(Resumable, RecordDisplay, Iterator[Record]):
         self.totals.add(record)
         self.record = record
         self.records.append(record)
+        self._watch_for_stall()
         due = self.round % self._settings.checkpoint_every == 0 or self.round == self.rounds
         if self._checkpoint is not None and due:
             self._save(self._checkpoint)

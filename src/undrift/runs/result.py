@@ -86,7 +86,13 @@ class ExperimentResult:
 
         shown = best_trials(self.trials, self.smoothing) if shown is None else shown
         partition, experiment = self.partition, self.experiment
-        damaged = sum(trial.damaged for trial in self.trials)
+        warnings = [
+            f"{trial.label}, seed {trial.seed}: {trial.facts['stalled']}"
+            for trial in shown
+            if trial.facts.get("stalled")
+        ]
+        if damaged := sum(trial.damaged for trial in self.trials):
+            warnings.append(f"{damaged} damaged lines of records were left out.")
         return Comparison(
             title=title_of(experiment, self.folder),
             trials=shown,
@@ -98,7 +104,7 @@ class ExperimentResult:
             notes={} if experiment is None else method_notes(experiment, shown, self.trials),
             partition=None if partition is None else partition.counts,
             labels=() if partition is None else partition.labels,
-            warnings=[f"{damaged} damaged lines of records were left out."] if damaged else [],
+            warnings=warnings,
         )
 
     def __repr__(self) -> str:

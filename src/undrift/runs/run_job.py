@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from undrift.core import Federated
 from undrift.engine.checkpoint.shards import saved
 from undrift.engine.run import Run
 from undrift.engine.settings import ExecutionRecord
-from undrift.errors import DivergenceError
+from undrift.errors import DivergenceError, StallWarning
 from undrift.results.export import save_safetensors
 from undrift.results.filenames import CHECKPOINTS, MODEL, TRACKED
 from undrift.results.record import Record
@@ -44,8 +45,9 @@ class Begun:
 class Observer:
     """Hears of every job of an experiment while it runs; a subclass overrides what it needs.
 
-    `plan` comes first, then `begin`, `add` after every round, and `end` for each job. In a search a
-    job that an earlier start has finished has an `end` alone; elsewhere it is not announced.
+    `plan` comes first, then `begin`, `add` after every round, at most one `stall`, and `end` for
+    each job. In a search a job that an earlier start has finished has an `end` alone; elsewhere it
+    is not announced.
     Jobs that run side by side are heard of in turns.
     """
 
@@ -57,6 +59,10 @@ class Observer:
 
     def add(self, job: Job, record: Record) -> None:
         """Hear of a round that is done and written."""
+
+    def stall(self, job: Job, text: str) -> None:
+        """Hear that the loss of a job has not moved from its start, and why that may be."""
+        warnings.warn(f"{job.label}, seed {job.seed}: {text}", StallWarning, stacklevel=2)
 
     def end(self, job: Job, trial: Trial) -> None:
         """Hear of a job that has come to an end."""
@@ -202,6 +208,7 @@ class _JobInProgress:
     def finish(self) -> Trial:
         """Run the rounds that are left and return the trial."""
         self._begin()
+        self._run.tell_stall(lambda text: self._observer.stall(self._job, text))
         try:
             for record in self._run:
                 self._add(record)
@@ -232,6 +239,8 @@ class _JobInProgress:
 
     def _end(self, status: Status, reason: str = "") -> Trial:
         run, facts = self._run, dict(self._facts)
+        if run.stalled:
+            facts["stalled"] = run.stalled
         if self._drift_log is not None:
             facts["drift"] = self._drift_log.recent()
         sha256 = self._model_sha256() if status == "finished" else None

@@ -153,6 +153,8 @@ class _Pool:
                     observer.begin(job, value)
                 elif what == "add":
                     observer.add(job, value)
+                elif what == "stall":
+                    observer.stall(job, value)
                 elif what == "error":
                     raise value
                 else:
@@ -206,6 +208,9 @@ class _Sender(Observer):
 
     def add(self, job: Job, record: Record) -> None:
         self._connection.send(("add", record))
+
+    def stall(self, job: Job, text: str) -> None:
+        self._connection.send(("stall", text))
 
 
 def _work(connection: Connection, threads: int) -> None:

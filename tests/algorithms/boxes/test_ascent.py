@@ -1,10 +1,10 @@
-"""The ascent along the gradient with weight decay and clip or without, in naive loops."""
+"""The ascent: along the gradient with weight decay and clip or without, and its length."""
 
 import numpy as np
 import pytest
 
-from tests.algorithms.boxes.cases import assert_same, hardest
-from undrift import FedGamma, FedSAM, FedSpeed, MoFedSAM
+from tests.algorithms.boxes.cases import assert_same, hardest, options
+from undrift import FedGamma, FedSAM, FedSpeed, MoFedSAM, piecewise
 from undrift.testing import check_stacked_equals_loop, check_threads_equal_loop, finish, start
 
 LR, RHO, DECAY, CLIP = 0.3, 0.4, 0.2, 0.7
@@ -14,8 +14,9 @@ ASCENTS = pytest.mark.parametrize("ascent", ["full", "data"])
 class Client:
     """The gradient of one client, and the point that the ascent reaches."""
 
-    def __init__(self, A, b, ascent):
-        self.A, self.b, self.ascent = A, b, ascent
+    def __init__(self, A, b, rho, ascent="full", normalise=True, relative=False):
+        self.A, self.b, self.rho, self.ascent = A, b, rho, ascent
+        self.normalise, self.relative = normalise, relative
 
     def plain(self, y):
         return self.A @ (y - self.b)
@@ -26,7 +27,8 @@ class Client:
 
     def above(self, y):
         g = self.full(y) if self.ascent == "full" else self.plain(y)
-        return y + RHO * g / (np.sqrt(g @ g) + 1e-7)
+        length = self.rho * np.sqrt(y @ y) if self.relative else self.rho
+        return y + length * g / (np.sqrt(g @ g) + 1e-7 if self.normalise else 1.0)
 
 
 def fedspeed(client, x, y, g_hat, lam=2.0, alpha=0.75):
@@ -35,14 +37,14 @@ def fedspeed(client, x, y, g_hat, lam=2.0, alpha=0.75):
     return y - LR * (g - g_hat + (y - x) / lam)  # line 11
 
 
-def rounds(A, b, w, K, cohorts, ascent, method):
-    """The first rounds of a method: FedSpeed, FedGamma, MoFedSAM or FedSAM."""
+def rounds(A, b, w, K, cohorts, method, rhos=(RHO,) * 6, **ascent):
+    """The first rounds of FedSpeed, FedGamma, MoFedSAM or FedSAM; each has its rho."""
     N, d = b.shape
     x, dual, mean_dual, m = np.zeros(d), np.zeros((N, d)), np.zeros(d), np.zeros(d)
-    for S in cohorts:
+    for S, rho in zip(cohorts, rhos, strict=True):
         mass, mean = sum(w[i] for i in S), np.zeros(d)
         for i in S:
-            client, y = Client(A[i], b[i], ascent), x.copy()
+            client, y = Client(A[i], b[i], rho, **ascent), x.copy()
             for _ in range(K[i]):
                 g = client.full(client.above(y))
                 if method is FedSpeed:
@@ -92,9 +94,35 @@ def test_both_are_the_same_without_decay_and_clip_and_cost_the_same(method):
         assert (one.gradients, one.bytes_up) == (other.gradients, other.bytes_up)
 
 
+@hardest
 @methods
-def test_the_direction_of_the_data_alone_is_in_the_contract(method):
-    algorithm = method(lr=0.1, ascent="data")
+@options({"normalise": False}, {"relative": True}, {"relative": True, "ascent": "data"})
+def test_lengths(case, method, options):
+    """The first model is zero, so the first step of `relative` has no ascent."""
+    algorithm = method(lr=LR, rho=RHO, **options, **METHODS[method])
+    run = case.run(algorithm, weight_decay=DECAY, clip=CLIP)
+    assert_same(run.state.x, rounds(**case.given(), **options, method=method))
+
+
+@hardest
+@methods
+def test_rho_may_be_raised_by_a_schedule(case, method):
+    algorithm = method(lr=LR, rho=piecewise(0.0, {2: 0.1, 4: 0.4}), **METHODS[method])
+    run = case.run(algorithm, weight_decay=DECAY, clip=CLIP)
+    rhos = 0.0, 0.0, 0.1, 0.1, 0.4, 0.4
+    assert_same(run.state.x, rounds(**case.given(), method=method, rhos=rhos))
+
+
+@methods
+def test_two_lengths_are_refused(method):
+    with pytest.raises(ValueError, match=r"needs normalise=True where relative=True.*leave one"):
+        method(lr=0.1, normalise=False, relative=True)
+
+
+@methods
+@options({"ascent": "data"}, {"normalise": False}, {"relative": True})
+def test_the_ascents_are_in_the_contract(method, options):
+    algorithm = method(lr=0.1, **options)
     check_stacked_equals_loop(algorithm)
     check_threads_equal_loop(algorithm)
 
