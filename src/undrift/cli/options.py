@@ -174,7 +174,7 @@ OnlyOption = Annotated[
     list[str] | None,
     typer.Option(
         "--only",
-        help="Run this method's part, by name or label; repeat it for more. --resume runs the rest.",
+        help="Run this method's part, by name or label; may be repeated. --resume runs the rest.",
     ),
 ]
 ResumeOption = Annotated[
