@@ -94,7 +94,7 @@ def test_own_objects(tmp_path: Path) -> None:
     )
     assert hashes(resumed) == hashes(result)
     assert heard == []
-    with pytest.raises(ValueError, match="resume needs the comparison that .* got 'other data'"):
+    with pytest.raises(ValueError, match=r"resume needs the comparison that .* got 'other data'"):
         ud.compare(*again[:2], own_clients(1), out=tmp_path / "x", resume=True, **arguments)
     with pytest.raises(ValueError, match=r"needs the data or model of the program that began"):
         ud.run(resume=tmp_path / "x")

@@ -101,7 +101,8 @@ def test_words_and_single_numbers_have_no_edges() -> None:
     assert NumericAxis.of("x", [0.1]) is None
     assert NumericAxis.of("x", [True, False]) is None
     axis = NumericAxis.of("x", [0, 1, 4])
-    assert axis is not None and axis.whole
+    assert axis is not None
+    assert axis.whole
     assert [axis.side(value) for value in (0, 1, 4)] == [0, 0, 1]
     assert axis.beyond(4) == 16
     assert axis.between(4, 1) == 2

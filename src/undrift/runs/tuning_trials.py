@@ -65,7 +65,7 @@ def read_tuning(folder: Path, experiment: Experiment) -> Tuning | None:
         if (title, cell_key(cell)) in found
     ]
     tuner = Tuner(experiment)
-    edges = {title: tuner.edges(title, cell, tried.cells[title]) for title, cell in chosen.items()}
+    edges = {t: tuner.edges(t, chosen[t], tried.cells[t]) for t in titles if t in chosen}
     diverged = [row.method for row in rows if row.outcome == "diverged"]
     lost = [title for title in titles if diverged.count(title) == len(tried.cells[title])]
     sentences = [
@@ -99,7 +99,8 @@ def _manner(experiment: Experiment, tuner: Tuner, tried: Mapping[str, Sequence[C
     if len(tuner.rungs) > 1:
         *early, _ = tuner.rungs
         after = " and ".join(map(str, early))
-        cut = f" Halving cut the worse half of the cells after {after} rounds."
+        rounds = "round" if early == [1] else "rounds"
+        cut = f" Halving cut the worse half of the cells after {after} {rounds}."
     named = f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
     return (
         f"Each method was tried in {number}{added}; its cell was chosen on "
