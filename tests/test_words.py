@@ -15,7 +15,7 @@ VERBS = frozenset(
     Escape Evaluate Exit Fill Find Flush Give Group Grow Hear Join Keep Leave Let Link List
     Load Make Mark Merge Move Open Pass Plan Print Put Raise Read Reduce Refuse Remove
     Replace Reset Resize Restore Return Run Save Say Seed Send Set Show Silence Sort Stand Start
-    Stop Sum Switch Take Tell Trace Train Try Update Use Wait Write Yield
+    Stop Sum Switch Take Tell Trace Train Try Tune Update Use Wait Write Yield
     """.split()  # noqa: SIM905 -- a list would take a line for each
 )
 

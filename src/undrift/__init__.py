@@ -176,6 +176,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
         Totals as Totals,
     )
     from undrift.runs.api import run as run
+    from undrift.runs.comparing import compare as compare
     from undrift.runs.result import ExperimentResult as ExperimentResult
 
 __version__ = "0.1.0"
@@ -204,6 +205,7 @@ _MODULES = {  # module: the names that are taken from it
     "results.record": "PeerRecord Record Totals",
     "results": "metrics",
     "runs.api": "run",
+    "runs.comparing": "compare",
     "runs.result": "ExperimentResult",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -170,6 +170,13 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Another value, e.g. --set training.rounds=5 --set fedspeed.lam=5"),
 ]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        help="Run this method's part, by name or label; may be repeated. --resume runs the rest.",
+    ),
+]
 ResumeOption = Annotated[
     Path | None,
     typer.Option(

@@ -34,7 +34,7 @@ def report(
     """
     from undrift import report as pages
     from undrift.report.json_summary import comparison_summary
-    from undrift.report.terminal import print_table, say, wide_console
+    from undrift.report.terminal import print_paired, print_table, say, wide_console, with_paired
     from undrift.report.terminal_table import methods_table
     from undrift.results.filenames import FIGURES, REPORT
     from undrift.results.trial import by_label
@@ -45,10 +45,14 @@ def report(
     results = [read(folder) for folder in folders]
     trials, first = _labelled(results, cells=cells), results[0]
     methods = by_label(trials)
-    if first.experiment is not None:
-        table = methods_table(methods, first.experiment.evaluation)
-        print_table(table, wide_console(stderr=as_json))
     comparison = first.comparison(trials)
+    if len(results) > 1:  # Differences are within a folder, whose methods have the same seeds.
+        comparison = replace(comparison, paired=None)
+    if first.experiment is not None:
+        console = wide_console(stderr=as_json)
+        print_table(methods_table(methods, first.experiment.evaluation), console)
+        if comparison.paired is not None:
+            print_paired(comparison.paired, console)
     path = out or folders[0] / REPORT
     pages.write(comparison, path)
     say(f"Report: {path}")
@@ -56,7 +60,8 @@ def report(
         for figure in pages.figures(comparison, path.parent / FIGURES):
             say(f"Figure: {figure}")
     if as_json and first.experiment is not None:
-        print(dumps(comparison_summary(methods, first.experiment)))
+        summary = comparison_summary(methods, first.experiment)
+        print(dumps(with_paired(summary, comparison.paired)))
 
 
 def _labelled(results: "list[ExperimentResult]", *, cells: bool) -> "list[Trial]":

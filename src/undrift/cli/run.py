@@ -96,7 +96,8 @@ def run_file(
         )
     experiment = read_file(file, changes, output)
     name = (file or resume or Path("experiment")).stem
-    run_and_print(experiment, name, output, resume=resume, reads=[file] if file else [])
+    reads = [file] if file else []
+    run_and_print(experiment, name, output, resume=resume, only=changes.only, reads=reads)
 
 
 spell_out(run_file, file_options, output_options)

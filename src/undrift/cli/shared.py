@@ -31,6 +31,7 @@ from undrift.cli.options import (
     JsonOption,
     ModelOption,
     ModeOption,
+    OnlyOption,
     OutOption,
     ParticipationOption,
     PartitionOption,
@@ -190,15 +191,18 @@ def output_options(
 
 @dataclass(frozen=True)
 class FileChanges:
-    """Holds `--set` and `--resume`."""
+    """Holds `--set`, `--resume` and `--only`."""
 
     changes: Sequence[str]
     resume: Path | None
+    only: Sequence[str]
 
 
-def file_options(set_: SetOption = None, resume: ResumeOption = None) -> FileChanges:
+def file_options(
+    set_: SetOption = None, resume: ResumeOption = None, only: OnlyOption = None
+) -> FileChanges:
     """Return the options of commands that take an experiment's file."""
-    return FileChanges(set_ or (), resume)
+    return FileChanges(set_ or (), resume, only or ())
 
 
 def spell_out(

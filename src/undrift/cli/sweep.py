@@ -39,6 +39,7 @@ def sweep(
         output,
         search=search,
         resume=changes.resume,
+        only=changes.only,
         reads=[file] if file else [],
     )
 

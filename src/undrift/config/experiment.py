@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -23,11 +23,10 @@ from undrift.config.hyperparameters import can_be_none, require_names
 from undrift.config.messages import describe_validation_error
 from undrift.config.methods import Method, absolute_name
 from undrift.config.sections import Data, Devices, Engine, Evaluation, Model, Part, Training
-from undrift.config.sweep import Range, Sweep
+from undrift.config.sweep import VALUES, Range, Seed, Sweep
 from undrift.core import AllReduce, Federated, Gossip
 
 SUFFIX = ".toml"
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
 FAMILIES = {  # the options of training that concern one family of methods only
     "topology": (Gossip, "a gossip method such as netfleet"),
     "allreduce": (AllReduce, "an all-reduce method such as marsit"),
@@ -63,7 +62,21 @@ class Experiment(Part):
             values = self.values()
             for path in self.sweep.paths:
                 self._places(path, values)
+        if self.sweep.tune:
+            self._check_tuning()
         return self
+
+    def _check_tuning(self) -> None:
+        """Raise if a comparison after tuning would be of something else than methods."""
+        self.sweep.seeds_beside(self.seeds)
+        share, remedy = self.data.validation, "leave it out, sweep.validation is for tuning alone"
+        require(share is None, "sweep.tune", "no data.validation", share, remedy)
+        for path in self.sweep.paths:
+            section = path.rpartition(".")[0]
+            task = section in ("", *_sections()) and section != "training"
+            fits = not task and path != "training.rounds"
+            remedy = "the task is the same for all methods; sweep it without tune"
+            require(fits, "sweep.tune", "fields of methods or of training", path, remedy)
 
     def _check_families(self) -> None:
         """Raise if an option concerns none of the methods."""
@@ -146,7 +159,7 @@ class Experiment(Part):
                 return [_Place(values, path)]
             raise ValueError(f"A field needs SECTION.NAME, got {path!r}{nearest(path, _paths())}.")
         kinds = _sections()
-        if section in kinds and section != "sweep":
+        if section in kinds and (section != "sweep" or name in _TUNING):
             known = kinds[section].model_fields
             if name not in known and section != "model":
                 raise ValueError(
@@ -194,6 +207,9 @@ def _takes_none(annotation: Any) -> bool:
 def is_named(method: Method, text: str) -> bool:
     """Return whether a field's section names this method."""
     return text.lower() in (method.name.lower(), method.title.lower())
+
+
+_TUNING = tuple(name for name in Sweep.model_fields if name not in VALUES)
 
 
 def _sections() -> dict[str, type[Part]]:

@@ -29,6 +29,7 @@ Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+OWN = "own:"  # begins the name of data and of a model that a program hands over as objects
 FilePath = Annotated[Path, Field(strict=False)]  # text is how TOML has it
 
 
@@ -86,7 +87,7 @@ class Data(Part):
     @field_validator("name")
     @classmethod
     def _named(cls, name: str) -> str:
-        if name not in NAMES:
+        if name not in NAMES and not name.startswith(OWN):
             near = nearest(name, NAMES)
             raise ValueError(f"name needs one of {', '.join(NAMES)}, got {name!r}{near}.")
         return name
@@ -101,6 +102,8 @@ class Model(Part):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
+        if self.name.startswith(OWN):
+            return self
         if self.name not in models.MODELS:
             near, known = nearest(self.name, models.MODELS), ", ".join(models.MODELS)
             raise ValueError(f"model.name needs one of {known}, got {self.name!r}{near}.")

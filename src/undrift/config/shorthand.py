@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -51,6 +52,20 @@ def parse_work(text: str) -> Work:
             f"deadline:60:5, got {text!r}."
         ) from error
     return maker(*numbers, *modes)
+
+
+def work_text(work: Work) -> str:
+    """Return the text that `parse_work` reads as this work, or raise if there is none."""
+    names = {Steps: "steps", Epochs: "epochs", GaussianSteps: "gaussian", UniformSteps: "uniform"}
+    name = names.get(type(work))
+    values = vars(work).values()
+    with suppress(ValueError):
+        text = ":".join(map(str, [name, *values]))
+        if parse_work(text) == work:
+            return text
+    raise ValueError(
+        f"work needs a form that can be written down, such as 'epochs:5', got {work!r}."
+    )
 
 
 def parse_slowdown(text: str) -> Stragglers | Jitter:

@@ -1,15 +1,29 @@
-"""The values that a sweep tries: lists, ranges, and lists whose values change together."""
+"""The values that a sweep tries: lists, ranges, and lists whose values change together.
+
+Tuning is a sweep, too: each method is then run anew at its best cell, with seeds of their own.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from undrift.check import require
 from undrift.config.hyperparameters import as_text
 from undrift.config.messages import describe_validation_error
-from undrift.config.sections import Part
+from undrift.config.sections import Count, Part
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+TUNE_SEED = 1000  # of tuning where none is named; the next one that is not among the seeds
+VALUES = ("grid", "together")  # the fields that name values; the others say how to tune
 
 
 class Range(Part):
@@ -67,6 +81,26 @@ class Sweep(Part):
         description="Tables of equally long lists, such as rounds and epochs whose product is "
         "fixed.",
     )
+    tune: bool = Field(
+        False,
+        description="Choose each method's cell on validation samples, then run it there with the "
+        "experiment's seeds on all samples.",
+    )
+    trials: Count | None = Field(
+        None, description="Tuning: cells of a method; as many as the smallest grid has."
+    )
+    halving: bool = Field(
+        False, description="Tuning: few rounds first, twice as many for the better half."
+    )
+    extend: Annotated[int, Field(ge=0)] = Field(
+        2, description="Tuning: further values, one a method, while a choice is at an edge."
+    )
+    validation: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="Tuning: share of each client's samples to choose by."
+    )
+    tune_seeds: list[Seed] = Field(
+        default_factory=list, description="Tuning: seeds that are not among the experiment's."
+    )
 
     @field_validator("grid", "together", mode="before")
     @classmethod
@@ -93,7 +127,38 @@ class Sweep(Part):
         for values in [*self.grid.values(), *(v for t in self.together for v in t.values())]:
             writable = not isinstance(values, list) or None not in values
             require(writable, "sweep", "values that TOML has", None, "write 'none'")
+        if self.tune:
+            self._check_tuning()
+        elif "tune" not in self.model_fields_set:  # An explicit false switches tuning off.
+            for name in self.model_fields_set.difference(VALUES):
+                raise ValueError(f"sweep.{name} needs sweep.tune = true beside it, got none.")
         return self
+
+    def _check_tuning(self) -> None:
+        """Raise if cells could not be chosen among these values."""
+        example = '"method.lr" = [0.01, 0.03, 0.1, 0.3]'
+        remedy = f"add [sweep.grid] with a line such as {example}"
+        require(not self.empty, "sweep.tune", "values to choose from", "none", remedy)
+        for path, values in self.ranges.items():
+            got = f"the range {values.low} to {values.high} for {path!r}"
+            raise ValueError(f"sweep.tune needs lists of values, got {got}; write {example}.")
+        twice = len(set(self.tune_seeds)) < len(self.tune_seeds)
+        require(not twice, "sweep.tune_seeds", "different seeds", self.tune_seeds)
+
+    @model_serializer(mode="wrap")
+    def _without_tuning(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields, those of tuning only where it is asked for."""
+        fields: dict[str, Any] = dump(self)
+        return fields if self.tune else {n: v for n, v in fields.items() if n in VALUES}
+
+    def seeds_beside(self, seeds: list[int]) -> list[int]:
+        """Return the seeds of tuning, none of which is among those of the experiment."""
+        if not self.tune_seeds:
+            return [next(s for s in range(TUNE_SEED, 2**63) if s not in seeds)]
+        among = [seed for seed in self.tune_seeds if seed in seeds]
+        remedy = "name others, or leave sweep.tune_seeds out"
+        require(not among, "sweep.tune_seeds", f"seeds beside {seeds}", among, remedy)
+        return self.tune_seeds
 
     @property
     def empty(self) -> bool:

@@ -92,6 +92,20 @@ def piecewise(start: float, changes: Mapping[int, float]) -> Schedule:
     return Schedule(partial(_piecewise, start, ordered), text)
 
 
+def starting_at(schedule: Schedule, start: float) -> Schedule:
+    """Return a schedule of the same form from another start; what follows changes with it."""
+    law: Any = schedule.at
+    form: Any = getattr(law, "func", None)
+    arguments: tuple[Any, ...] = getattr(law, "args", ())
+    if form is _exponential:
+        return exponential(start, arguments[1])
+    if form is _staircase:
+        return staircase(start, *arguments[1:])
+    require(form is _piecewise, "starting_at", "a schedule of this module", schedule.text)
+    before, changes = arguments
+    return piecewise(start, {t: float(f"{v * start / before:.4g}") for t, v in changes})
+
+
 def resolve(algorithm: A, t: int) -> A:
     """Return the algorithm with every schedule, also in nested fields, as its value in round t.
 

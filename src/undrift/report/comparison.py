@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from undrift.check import is_finite, require, require_choice
 from undrift.results.metrics import SMOOTHING_NAMES
 from undrift.results.trial import Trial, by_label
+
+if TYPE_CHECKING:
+    from undrift.report.paired import PairedComparison
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Comparison:
     partition: NDArray[np.int64] | None = None  # (clients, labels) samples
     labels: Sequence[str] = ()  # names of the partition's labels
     warnings: Sequence[str] = ()
+    paired: PairedComparison | None = None  # what was shown after tuning
     smoothing: str = "raw"  # of the accuracies at R/2 and R and of those held against targets
     targets: tuple[float, ...] = field(init=False)  # ascending, each once
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +18,7 @@ from undrift.report.collect import best_cells, by_method, cell_text, title_of
 from undrift.report.comparison import Comparison
 from undrift.report.html import write
 from undrift.report.json_summary import comparison_summary, trial_summary
+from undrift.report.paired import PairedComparison
 from undrift.report.sweep_heatmap import grids, plot_grids
 from undrift.report.terminal_table import WIDTH, ResultsTable, results_table
 from undrift.results.filenames import CURVES, REPORT
@@ -46,7 +48,27 @@ def say_missing(what: str, package: str, console: Console | None = None) -> None
 def print_table(table: ResultsTable, console: Console) -> None:
     """Print the table of results and what its accuracy is."""
     console.print(table.rich())
-    console.print(table.note, style="dim")
+    if table.note:
+        console.print(table.note, style="dim")
+
+
+def print_paired(paired: PairedComparison, console: Console) -> None:
+    """Print every cell that was tried, the differences between methods and what was shown."""
+    print_table(paired.tried_table(), console)
+    print_table(paired.table(), console)
+    for sentence in paired.findings:
+        say(sentence, console)
+    for remark in paired.remarks:
+        console.print(remark, style="dim", highlight=False, markup=False)
+
+
+def with_paired(summary: dict[str, Any], paired: PairedComparison | None) -> dict[str, Any]:
+    """Return what `--json` prints of methods, with their differences if they were tuned."""
+    if paired is None:
+        return summary
+    added = paired.summary()
+    titles = dict.fromkeys([*summary, *added])
+    return {title: {**summary.get(title, {}), **added.get(title, {})} for title in titles}
 
 
 def print_results(
@@ -65,6 +87,8 @@ def print_results(
     if not experiment.sweep.empty:
         _print_sweep(trials, experiment, folder, console)
     print_table(results_table(trials, experiment), console)
+    if comparison.paired is not None:
+        print_paired(comparison.paired, console)
     if any(trial.records for trial in trials):
         _plot_curves(best_cells(trials, smoothing), folder, title_of(experiment, folder))
         _write_page(comparison, folder / REPORT)
@@ -74,7 +98,8 @@ def print_results(
         if single:
             print(dumps(trial_summary(trials[0], smoothing)))
         else:
-            print(dumps(comparison_summary(best_cells(trials, smoothing), experiment)))
+            summary = comparison_summary(best_cells(trials, smoothing), experiment)
+            print(dumps(with_paired(summary, comparison.paired)))
 
 
 def _plot_curves(methods: Cells, folder: Path, title: str) -> None:

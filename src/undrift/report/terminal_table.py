@@ -35,10 +35,11 @@ class ResultsTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str  # what its accuracy is
+    title: str = "Result"
 
     def rich(self) -> Table:
         """Return the table for a terminal."""
-        table = Table(title="Result")
+        table = Table(title=Text(self.title))
         for i, name in enumerate(self.columns):
             table.add_column(Text(name), justify="right" if i else "left")
         for row in self.rows:
@@ -49,7 +50,8 @@ class ResultsTable:
         """Return the table and its note as plain text."""
         console = Console(file=io.StringIO(), width=WIDTH)
         console.print(self.rich())
-        console.print(self.note, highlight=False, markup=False)
+        if self.note:
+            console.print(self.note, highlight=False, markup=False)
         written = console.file.getvalue()  # type: ignore[attr-defined]
         return str(written).rstrip()
 

@@ -5,5 +5,7 @@ CURVES, PARTITION, REPORT = "curves.png", "partition.png", "report.html"
 LABEL_COUNTS = "partition.json"  # samples of each label on each client
 MODEL = "model.safetensors"
 SEARCH = "search.json"  # the cells that a search has chosen
+TUNED = "tuned.json"  # the cells of the methods that tuning has chosen, or is trying
 DRIFT, SURFACE, SURFACE_PICTURE = ".drift.jsonl", ".surface.json", ".surface.png"  # of a trial
 CHECKPOINTS, FIGURES, TRACKED = "checkpoints", "figures", "tracked"
+TUNING = "tuning"  # the folder of the runs that cells are chosen by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def run(
     track: str | Sequence[str] = (),
     search: int = 0,
     jobs: int | None = None,
+    only: str | Sequence[str] = (),
 ) -> ExperimentResult:
     """Run an experiment: every method with every seed, in every cell of its sweep.
 
@@ -46,6 +48,7 @@ def run(
         Without it as many as torch has threads, if all trials together take more than about ten
         seconds and fit into memory side by side, else one. The results are those of one at a time
         with as many threads.
+    only: methods by name or label whose runs are made now; `resume` runs the others.
 
     A method that diverges is a result: its trial has the status "diverged". Ctrl-C is raised when
     what was done is written; `resume` goes on with it. With `engine.processes > 1` other processes
@@ -65,15 +68,27 @@ def run(
         resume=None if resume is None else Path(resume),
         search=search,
         jobs=jobs,
+        only=[only] if isinstance(only, str) else only,
         track=[track] if isinstance(track, str) else track,
         reads=reads,
         hash_always=True,
-        observer=Observer() if on_record is None else _Callback(on_record),
     )
     name = "search" if search else reads[0].stem if reads else "experiment"
-    result = run_experiment(_as_experiment(experiment), name, options)
+    return run_with(_as_experiment(experiment), name, options, on_record)
+
+
+def run_with(
+    experiment: Experiment,
+    name: str,
+    options: RunOptions,
+    on_record: Callable[[Job, Record], None] | None,
+) -> ExperimentResult:
+    """Run an experiment and return its result; an interrupt is raised when all is written."""
+    observer = Observer() if on_record is None else _Callback(on_record)
+    result = run_experiment(experiment, name, replace(options, observer=observer))
     if result.stopped:
-        raise KeyboardInterrupt(f"go on with undrift.run(resume={str(result.folder)!r})")
+        command = options.spelling.resume(result.folder, search=options.search > 0)
+        raise KeyboardInterrupt(f"go on with {command}")
     return result
 
 

@@ -33,11 +33,15 @@ from undrift.engine.run import Run
 from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord, RunSize
 from undrift.engine.simulate import check, simulate, size
 from undrift.engine.tuning.frequency import RunCounts, settle
+from undrift.runs.own import is_own, own
 
 
 @lru_cache(maxsize=4)
 def load_dataset(name: str, folder: Path | None) -> Dataset:
     """Return a data set by its name; the last four are remembered."""
+    if is_own(name):
+        dataset: Dataset = own(name).dataset
+        return dataset
     return load(name, folder)
 
 
@@ -59,6 +63,9 @@ def counts_text(counts: Mapping[str, int]) -> str:
 @lru_cache(maxsize=8)  # A comparison uses the clients of a few seeds once for every method.
 def build_clients(data: Data, seed: int) -> Clients:
     """Return the data set as it is split among the clients with this seed."""
+    if is_own(data.name):
+        own_clients: Clients = own(data.name).split(data.validation, seed)
+        return own_clients
     clients = data.clients
     if clients is None and data.partition != "natural":
         clients = DEFAULT_CLIENTS
@@ -92,6 +99,9 @@ def build_model(model: Model, data: Data, seed: int) -> nn.Module:
 @lru_cache(maxsize=8)
 def _initial_model(text: str, data: Data, seed: int) -> nn.Module:
     """Return the model of a text such as `resnet18-gn:stem=7`; callers copy it."""
+    if is_own(text):
+        model: nn.Module = own(text)
+        return model
     name, options = parse_model(text)
     dataset = load_dataset(data.name, data.folder)
     if name in ("distilbert", "huggingface") and dataset.vocabulary:
@@ -164,12 +174,13 @@ def _arguments(
     """Return the arguments of `simulate`, of which `options` overrule the experiment's."""
     training, evaluation, engine = experiment.training, experiment.evaluation, experiment.engine
     algorithm = method.build()
-    clients = build_clients(experiment.data, seed)
+    data = experiment.data
+    clients = build_clients(data, seed)
     return {
         "algorithm": algorithm,
-        "model": build_model(experiment.model, experiment.data, seed),
+        "model": build_model(experiment.model, data, seed),
         "clients": clients,
-        "loss": nn.functional.cross_entropy,
+        "loss": own(data.name).loss if is_own(data.name) else nn.functional.cross_entropy,
         "work": _work(algorithm, method.work or training.work),
         "batch_size": training.batch_size or None,
         "weighting": training.weighting,

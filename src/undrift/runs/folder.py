@@ -29,14 +29,17 @@ from undrift.results.filenames import (
     SURFACE,
     SURFACE_PICTURE,
     TRACKED,
+    TUNED,
+    TUNING,
 )
 from undrift.results.trial import read_trial, read_trials, write_result
-from undrift.runs.jobs import jobs, read_choice
+from undrift.runs.jobs import jobs_in, read_choice
 from undrift.runs.partition import read_partition
 from undrift.runs.result import ExperimentResult
 from undrift.runs.spelling import KEYWORDS, Spelling
+from undrift.runs.tuning_trials import read_tuning
 
-_EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH)
+_EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH, TUNED)
 _TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", DRIFT, SURFACE, SURFACE_PICTURE, f"-{MODEL}")
 _PICTURES = (".png", ".pdf", ".svg")
 _SERVICES = {"tensorboard", "mlflow", "wandb"}
@@ -127,6 +130,9 @@ def _own_files(out: Path) -> set[Path]:
         paths.add(out / TRACKED)
     if all(Path(name).suffix in _PICTURES for name in _names_in(out / FIGURES)):
         paths.add(out / FIGURES)
+    tuning = out / TUNING
+    if tuning.is_dir() and set(tuning.iterdir()) <= _own_files(tuning):
+        paths.add(tuning)
     return {path for path in paths if path.exists()}
 
 
@@ -163,13 +169,14 @@ def read(folder: str | Path, who: str = "A report") -> ExperimentResult:
             f"{who} needs a folder of results, got {str(folder)!r}; name one that `undrift run` or "
             "`compare` has written."
         )
-    experiment, command, text = None, "", ""
+    experiment, command, text, tuning = None, "", "", None
     if (folder / EXPERIMENT).is_file():
         experiment, choice = Experiment.read(folder / EXPERIMENT), read_choice(folder)
-        earlier = [read_trial(folder, job.name) for job in jobs(experiment, choice)]
+        earlier = [read_trial(folder, job.name) for job in jobs_in(folder, experiment)]
         trials = [trial for trial in earlier if trial is not None]
         command = repeat_command(folder, None if choice is None else choice.count)
         text = (folder / EXPERIMENT).read_text(encoding="utf-8")
+        tuning = read_tuning(folder, experiment) if experiment.sweep.tune else None
     else:
         trials = read_trials(folder)
     if not trials:
@@ -185,6 +192,7 @@ def read(folder: str | Path, who: str = "A report") -> ExperimentResult:
         command=command,
         text=text,
         partition=read_partition(folder),
+        tuning=tuning,
     )
 
 

@@ -1,6 +1,7 @@
 """The jobs of an experiment: every method with every seed, in every cell of its sweep.
 
 A search tries some cells only; it writes them into `search.json` of its folder, method by method.
+Tuning does so with `tuned.json`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from undrift.check import require
+from undrift.check import nearest, require
 from undrift.config.experiment import FAMILIES, Experiment, Method, Sweep, is_named
 from undrift.config.hyperparameters import build
 from undrift.errors import UndriftError
-from undrift.results.filenames import SEARCH
+from undrift.results.filenames import SEARCH, TUNED
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.results.trial import write_result
 
@@ -58,19 +59,19 @@ def kind_of(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Holds the cells that a search has chosen for each method, in their order."""
+    """Holds the cells that a search or tuning has chosen for each method, in their order."""
 
     count: int  # how many cells each method is to have
     cells: Mapping[str, Sequence[Cell]]  # by the method's title
 
-    def write(self, folder: Path) -> None:
-        """Write the cells into the folder."""
-        write_result(folder / SEARCH, dumps_exactly(asdict(self), indent=1) + "\n")
+    def write(self, folder: Path, name: str = SEARCH) -> None:
+        """Write the cells into the folder, into `search.json` or `tuned.json`."""
+        write_result(folder / name, dumps_exactly(asdict(self), indent=1) + "\n")
 
 
-def read_choice(folder: Path) -> Choice | None:
-    """Return what a search has chosen so far, or None if the folder holds no search."""
-    path = folder / SEARCH
+def read_choice(folder: Path, name: str = SEARCH) -> Choice | None:
+    """Return what a search, or tuning, has chosen so far, or None if the folder holds none."""
+    path = folder / name
     if not path.is_file():
         return None
     try:
@@ -81,6 +82,11 @@ def read_choice(folder: Path) -> Choice | None:
         raise UndriftError(
             f"{path} needs to list the cells of a search and is damaged ({error}); search anew."
         ) from error
+
+
+def cell_key(cell: Cell) -> str:
+    """Return a text that is the same for the same cells; 1 and 1.0 are different."""
+    return repr([(path, str(value)) for path, value in cell.items()])
 
 
 def sweep_axes(sweep: Sweep) -> list[list[Cell]]:
@@ -129,6 +135,31 @@ def jobs(experiment: Experiment, choice: Choice | None = None) -> list[Job]:
         (only,) = planned
         return [Job(only.label, ONLY_JOB, only.experiment, only.method, only.seed, only.cell)]
     return planned
+
+
+def jobs_in(folder: Path, experiment: Experiment) -> list[Job]:
+    """Return the jobs of a folder of results: those of its cells if these were chosen."""
+    choice = read_choice(folder) or read_choice(folder, TUNED)
+    if choice is None and experiment.sweep.tune:
+        choice = Choice(0, {})  # Tuning goes on.
+    return jobs(experiment, choice)
+
+
+def positions(experiment: Experiment, only: Sequence[str]) -> list[int]:
+    """Return the places of the methods of these names or labels, or of all without any."""
+    methods = experiment.methods
+    for text in only:
+        if not any(is_named(method, text) for method in methods):
+            names = [method.name for method in methods]
+            raise ValueError(
+                f"only needs a method of the experiment, got {text!r}{nearest(text, names)}; there "
+                f"are {', '.join(method.title for method in methods)}."
+            )
+    return [
+        i
+        for i, method in enumerate(methods)
+        if not only or any(is_named(method, text) for text in only)
+    ]
 
 
 class JobPlanner:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from undrift.config.experiment import Experiment
+from undrift.runs.jobs import Choice
 from undrift.runs.run_job import Observer
 from undrift.runs.spelling import KEYWORDS, Spelling
 
@@ -21,6 +22,8 @@ class RunOptions:
     resume: Path | None = None  # a folder of results to go on with
     jobs: int | None = None  # how many run at a time in processes of their own; None: by their size
     search: int = 0  # how many cells Optuna chooses for each method; 0: all of the sweep's
+    only: Sequence[str] = ()  # methods by name or label whose jobs are run; none: all
+    choice: Choice | None = None  # the cells that are run, instead of all of the sweep's
     track: Sequence[str] = ()
     checkpoint: Path | None = None  # where a single run saves its state
     checkpoint_every: int = 1

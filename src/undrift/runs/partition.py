@@ -41,9 +41,13 @@ def label_counts(clients: Clients, classes: int) -> NDArray[np.int64]:
 
 
 def count_partition(data: Data, seed: int) -> PartitionCounts | None:
-    """Return who holds what with this seed, or None if there are too many clients to show."""
+    """Return who holds what with this seed, or None if there are too many clients to show.
+
+    Targets that are no labels, as a program's own may be, are not counted either.
+    """
     clients = build_clients(data, seed)
-    if len(clients) > MOST_CLIENTS:
+    labels_only = clients.targets.ndim == 1 and not clients.targets.is_floating_point()
+    if len(clients) > MOST_CLIENTS or not labels_only:
         return None
     dataset = load_dataset(data.name, data.folder)
     labels = dataset.labels or map(str, range(dataset.classes))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undrift.config.experiment import Experiment
 from undrift.results.filenames import REPORT
 from undrift.results.trial import Trial
+from undrift.results.tuning import Tuning
 from undrift.runs.partition import PartitionCounts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from undrift.report import Comparison
+    from undrift.report.paired import PairedComparison
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,7 +32,8 @@ class ExperimentResult:
         result.frame(), result.plot(), result.report("page.html")
 
     Of a sweep, `table`, `plot` and `report` show each method at the best of its cells; `trials` and
-    `frame` have all of them.
+    `frame` have all of them. After tuning, all of them have the runs at the chosen cells; `paired`
+    has the differences between methods, and `tuning` every cell that was tried.
     """
 
     folder: Path
@@ -40,6 +45,7 @@ class ExperimentResult:
     partition: PartitionCounts | None = None
     head: bool = True  # whether this process is the one that prints and writes
     stopped: bool = False  # whether the user has interrupted it
+    tuning: Tuning | None = None  # every cell that was tried, if cells were tuned
 
     @property
     def single(self) -> bool:
@@ -52,11 +58,24 @@ class ExperimentResult:
         """Return the smoothing of the accuracies that are shown."""
         return "raw" if self.experiment is None else self.experiment.evaluation.smoothing
 
+    @cached_property
+    def paired(self) -> PairedComparison | None:
+        """Return what a tuned comparison has shown, None if nothing was tuned."""
+        from undrift.report.paired import paired_comparison
+
+        if self.tuning is None or not any(trial.ended for trial in self.trials):
+            return None
+        return paired_comparison(self.trials, self.smoothing, self.tuning)
+
     def table(self) -> str:
-        """Return the table that the command prints, as text."""
+        """Return the tables that the command prints, and the sentences on them, as text."""
         from undrift.report.terminal_table import results_table
 
-        return results_table(self.trials, self.experiment).text()
+        text = results_table(self.trials, self.experiment).text()
+        if self.paired is None:
+            return text
+        sentences = [*self.paired.findings, *self.paired.remarks]
+        return "\n".join([text, self.paired.table().text(), *sentences])
 
     def frame(self) -> Any:
         """Return the records of all trials as a `pandas.DataFrame`, one row a round."""
@@ -105,6 +124,7 @@ class ExperimentResult:
             partition=None if partition is None else partition.counts,
             labels=() if partition is None else partition.labels,
             warnings=warnings,
+            paired=self.paired,
         )
 
     def __repr__(self) -> str:
@@ -113,4 +133,9 @@ class ExperimentResult:
     def _repr_html_(self) -> str:
         from undrift.report.terminal_table import results_table
 
-        return results_table(self.trials, self.experiment).html()
+        shown = results_table(self.trials, self.experiment).html()
+        if self.paired is None:
+            return shown
+        sentences = [*self.paired.findings, *self.paired.remarks]
+        lines = "\n".join(f"<p>{html.escape(text)}</p>" for text in sentences)
+        return f"{shown}\n{self.paired.table().html()}\n{lines}"

@@ -9,11 +9,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from undrift.check import require
 from undrift.config.experiment import Engine, Experiment
 from undrift.engine.processes.rendezvous import join, launched, restarted
 from undrift.engine.world import World
 from undrift.results.environment import environment
-from undrift.results.filenames import EXPERIMENT
+from undrift.results.filenames import EXPERIMENT, TUNED
 from undrift.results.tracking import parse as parse_tracker
 from undrift.results.trial import Trial
 from undrift.runs.build import resolve_experiment, with_tests
@@ -32,7 +33,7 @@ from undrift.runs.folder import (
     repeat_command,
 )
 from undrift.runs.job_count import default_jobs
-from undrift.runs.jobs import Job, jobs, read_choice
+from undrift.runs.jobs import Job, jobs, positions, read_choice
 from undrift.runs.options import RunOptions
 from undrift.runs.partition import PartitionCounts, count_partition
 from undrift.runs.result import ExperimentResult
@@ -46,6 +47,15 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
 
     Everything that can be refused is refused before the first round and before anything is written.
     """
+    if experiment.sweep.tune:
+        from undrift.runs.tuned import run_tuned  # which runs its stages here
+
+        return run_tuned(experiment, name, options)
+    return run_stage(experiment, name, options)
+
+
+def run_stage(experiment: Experiment, name: str, options: RunOptions) -> ExperimentResult:
+    """Run the jobs of an experiment that does not tune, or of one stage of tuning."""
     for text in options.track:
         parse_tracker(text, Path())
     if launched():  # Sums depend on the number of processes, so the experiment says how many.
@@ -54,6 +64,8 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
     check_side_by_side(experiment, options)
     experiment = with_tests(experiment, check_jobs(_planned(experiment, options)[1]))
     search, planned = _planned(experiment, options)
+    wanted = {experiment.methods[i].title for i in positions(experiment, options.only)}
+    planned = [job for job in planned if job.method.title in wanted]
     world = join(experiment.engine.timeout) if launched() else World()
     with world.failure_scope():
         world.require_same(_shared_settings(experiment, planned))
@@ -74,7 +86,11 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
 def _planned(experiment: Experiment, options: RunOptions) -> tuple[Search | None, list[Job]]:
     """Return the search, if one is wanted, and the jobs, or the first ones of the search."""
     if not options.search:
-        return None, jobs(experiment)
+        choice, folder = options.choice, options.resume
+        if choice is None and folder is not None:
+            choice = read_choice(folder, TUNED)
+        return None, jobs(experiment, choice)
+    require(not options.only, options.spelling.option("only"), "no search", "one")
     search = new_search(experiment, options.search, options.spelling)
     return search, list(search.probes())
 
@@ -123,15 +139,19 @@ class _Runner:
         if self._prepared or not self._world.head:
             return
         self._prepared = True
-        experiment, folder = self._experiment, self._recorder.folder
+        experiment, folder, choice = self._experiment, self._recorder.folder, self._options.choice
         self._partition = count_partition(experiment.data, experiment.seeds[0])
         if self._resume:
             self._environment = read_environment(folder)
+            if choice is not None:
+                choice.write(folder, TUNED)
             return
         self._environment = environment(self._options.arguments)
         _claim(folder, self._options)
         count = None if self._search is None else self._search.count
         describe(folder, experiment, self._environment, count)
+        if choice is not None:
+            choice.write(folder, TUNED)
         if self._partition is not None:
             self._partition.write(folder)
 

@@ -20,7 +20,16 @@ from undrift.engine.processes.rendezvous import launched
 from undrift.errors import UndriftError, optional
 from undrift.results.filenames import SEARCH
 from undrift.results.trial import CellScore, Trial
-from undrift.runs.jobs import Cell, Choice, Job, JobPlanner, merged, read_choice, sweep_axes
+from undrift.runs.jobs import (
+    Cell,
+    Choice,
+    Job,
+    JobPlanner,
+    cell_key,
+    merged,
+    read_choice,
+    sweep_axes,
+)
 from undrift.runs.spelling import Spelling
 
 STARTUP = 5  # The first cells are drawn by chance, because there is nothing to learn from yet.
@@ -99,7 +108,7 @@ class Search:
         lists = {path: each for path, each in sweep.grid.items() if isinstance(each, list)}
         axes = sweep_axes(Sweep(grid={**lists}, together=sweep.together))
         choices: list[Axis] = [
-            list({_key(part): part for part in axis}.values())
+            list({cell_key(part): part for part in axis}.values())
             for axis in planner.own_axes(position, axes)
         ]
         choices += [(p, r) for p, r in sweep.ranges.items() if planner.own(position, {p: r.low})]
@@ -123,9 +132,9 @@ class _Chooser:
     def next(self, noted: Cell | None) -> Cell:
         """Return the next cell: `noted` if the search chose it before, or what Optuna proposes."""
         cell = noted if noted is not None else self._proposed()
-        if noted is not None and _key(self._proposed()) != _key(noted):
+        if noted is not None and cell_key(self._proposed()) != cell_key(noted):
             self._ask(self._parameters(noted))
-        self._tried.add(_key(cell))
+        self._tried.add(cell_key(cell))
         return cell
 
     @property
@@ -144,12 +153,12 @@ class _Chooser:
     def _proposed(self) -> Cell:
         for _ in range(PATIENCE):
             cell = self._ask()
-            if _key(cell) not in self._tried:
+            if cell_key(cell) not in self._tried:
                 return cell
             self.refuse()
         while True:
             drawn = {name: _drawn(axis, self._chance) for name, axis in self._named().items()}
-            if _key(self._cell(drawn)) not in self._tried:
+            if cell_key(self._cell(drawn)) not in self._tried:
                 return self._ask(drawn)
 
     def _ask(self, parameters: Mapping[str, Any] | None = None) -> Cell:
@@ -177,11 +186,6 @@ class _Chooser:
             else:
                 parameters[name] = part[axis[0]]
         return parameters
-
-
-def _key(cell: Cell) -> str:
-    """Return a text that is the same for the same cells; 1 and 1.0 are different."""
-    return repr([(path, str(value)) for path, value in cell.items()])
 
 
 def _first(axis: Axis) -> Cell:
