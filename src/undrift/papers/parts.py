@@ -82,6 +82,8 @@ class Claim(Measured):
     across: str | None = None
     change: list[str] | None = None
     contradicted: bool = False  # whether the document's own numbers contradict it
+    headline: bool = False  # whether the README names it
+    found: str = ""  # the reason for our verdict, where one was looked for
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

@@ -16,7 +16,13 @@ from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.papers.catalogue import PaperEntry
 from undrift.papers.file import Paper
 from undrift.papers.scales import PanelRun, is_at_hand, plan
-from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
+from undrift.papers.store import (
+    StoredPaper,
+    fingerprint,
+    kind_of,
+    stored_panel,
+    stored_trials,
+)
 from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
 from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_experiment
@@ -31,14 +37,19 @@ from undrift.runs.spelling import Spelling
 RESULTS = Path("runs") / "papers"  # below the current folder
 
 
-def results_folder(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
+def results_folder(
+    entry: PaperEntry, scale: str, out: Path | None = None, *, tuned: bool = False
+) -> Path:
     """Return the folder of a paper's runs at a scale."""
-    return (out or RESULTS) / entry.document / entry.path.stem / scale
+    return (out or RESULTS) / entry.document / entry.path.stem / kind_of(scale, tuned=tuned)
 
 
-def results_file(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
+def results_file(
+    entry: PaperEntry, scale: str, out: Path | None = None, *, tuned: bool = False
+) -> Path:
     """Return the file that holds what the runs measured."""
-    return results_folder(entry, scale, out).with_suffix(".json")
+    folder = results_folder(entry, scale, out, tuned=tuned)
+    return folder.with_name(f"{folder.name}.json")
 
 
 def run_paper(
