@@ -1,10 +1,11 @@
-"""Pages and figures of results: the ones in the repository agree with the results in the package."""
+"""Pages and figures: those of the repository are made from the results of the package."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_pages_are_made_from_results(
 ) -> None:
     kept_results(shipped)
     Path("README.md").write_text(f"# x\n{BEGIN}\n{END}\n")
-    code, _, err = undrift(capsys, monkeypatch, "papers", "pages", "--readme", "README.md")
+    code, _, _ = undrift(capsys, monkeypatch, "papers", "pages", "--readme", "README.md")
     assert code == 0
     text = Path("docs/papers/fedacg.md").read_text()
     (judged, _) = shipped_sides(catalogue.find("fedacg/table9"))[0][0].judged
@@ -130,7 +131,7 @@ def test_curves_are_thin_and_keep_their_ends() -> None:
     assert thinned(5) == [0, 1, 2, 3, 4]
     places = thinned(1000)
     assert (len(places), places[0], places[-1]) == (60, 0, 999)
-    assert max(b - a for a, b in zip(places, places[1:], strict=False)) == 17
+    assert max(b - a for a, b in pairwise(places)) == 17
 
 
 def test_figures_of_documents_are_curves_by_round(shipped: Path) -> None:

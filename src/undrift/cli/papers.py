@@ -61,6 +61,9 @@ def run_papers(
     force: Annotated[
         bool, typer.Option("--force", help="Replace results of another version of the file.")
     ] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Each method at its tuned step size, kept beside.")
+    ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,6 +93,7 @@ def run_papers(
             jobs=jobs,
             out=out,
             force=force,
+            tune=tune,
             observer=progress,
             on_panel=announce,
         )

@@ -64,21 +64,35 @@ def rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
 
 
 def claimed_rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
-    """Return our values of what the document makes claims about without printing numbers."""
+    """Return our values of what the document makes claims about without printing numbers.
+
+    Panels of other readings, about which nothing is printed or claimed, have the values, too.
+    """
     if stored is None:
         return []
-    printed = {_place(paper, cell) for cell in paper.cells}
-    cells = {
-        _place(paper, cell): cell
+    places = [
+        (claim, panel, method)
         for claim in paper.claims
         for panel in involved(claim, paper)
         for method in named(claim, paper, panel)
-        for cell in [
-            PublishedCell(claim.quantity, panel, method, UNKNOWN, None, False, claim.where)
-        ]
-    }
-    found = [cell for place, cell in cells.items() if place not in printed]
-    return [row for row in _rows(paper, found, stored) if row.ours is not None]
+    ]
+    known = {cell.panel for cell in paper.cells} | {panel for _, panel, _ in places}
+    parts = tuple(f"{panel} at " for panel in known)  # of a share that is searched for
+    others = {(t.panel, t.method) for t in stored.trials if t.panel not in known}
+    places += [
+        (claim, panel, method)
+        for panel, method in sorted(others)
+        for claim in paper.claims
+        if not panel.startswith(parts)
+    ]
+    cells = [
+        PublishedCell(claim.quantity, panel, method, UNKNOWN, None, False, claim.where)
+        for claim, panel, method in places
+    ]
+    by_place = {_place(paper, cell): cell for cell in cells}
+    for cell in paper.cells:
+        by_place.pop(_place(paper, cell), None)
+    return [r for r in _rows(paper, [*by_place.values()], stored) if r.ours is not None]
 
 
 def _place(paper: Paper, cell: PublishedCell) -> tuple[str, str, Quantity]:

@@ -33,7 +33,7 @@ def drawn_metrics(paper: Paper) -> list[str]:
 def thin_curves(paper: Paper, trial: Trial, smoothing: str) -> dict[str, list[list[float]]]:
     """Return rounds and values of a trial's curves, smoothed as the document's numbers are."""
     scales = dict(DRAWN.values())
-    found = {}
+    found: dict[str, list[list[float]]] = {}
     for name in drawn_metrics(paper):
         line = curve(trial.records, name, smoothing)
         points = [

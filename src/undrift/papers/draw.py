@@ -63,13 +63,15 @@ def _draw_lines(axes: Any, part: Plot, labels: Sequence[str]) -> None:
 
 def _draw_rows(axes: Any, part: Plot) -> None:
     """Draw a row of dots for each method, the first one on top."""
+    kinds = {dot.whose for _, dots in part.rows for dot in dots}
+    apart = 0.13 if {TUNED, PRINTED} <= kinds else 0.0
     for place, (_, dots) in enumerate(part.rows):
         for dot in dots:
             look = LOOKS[dot.whose]
             ends = None
             if dot.low is not None and dot.high is not None:
                 ends = [[dot.mean - dot.low], [dot.high - dot.mean]]
-            shift = {TUNED: -0.13, PRINTED: 0.13}.get(dot.whose, 0.0)
+            shift = {TUNED: -apart, PRINTED: apart}.get(dot.whose, 0.0)
             axes.errorbar(
                 dot.mean, place + shift, xerr=ends, ms=3.5, capsize=1.5, linewidth=0.9, **look
             )

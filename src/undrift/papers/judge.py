@@ -59,7 +59,7 @@ class Judged:
 
 def hours_text(hours: float) -> str:
     """Return hours in words."""
-    if hours < 0.95:
+    if hours < 1.45:
         return f"{max(1, round(60 * hours))} min"
     return f"{hours:.0f} h" if hours >= 9.5 else f"{hours:.2g} h"
 
@@ -91,10 +91,10 @@ def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
     same = not lacking and all(panel.same for panel in stored.panels if panel.panel in about)
     without = [f"{method} ({panel})" for panel, method in missing if panel not in lacking]
     without += list(lacking)
+    evidence = weigh(_margins_by_seed(paper, claim, stored, about))
     bound = claim.method is not None and claim.relative_to is None
     if stored.scale == "glance" or (bound and not same):
-        return Judged(claim, published, NOT_COMPARABLE, without=without)
-    evidence = weigh(_margins_by_seed(paper, claim, stored, about))
+        return Judged(claim, published, NOT_COMPARABLE, evidence, without=without)
     panels = {panel: _panel_word(panel, evidence, same=same) for panel in about}
     verdict = at_setting(word_of(evidence), same=same)
     return Judged(claim, published, verdict, evidence, panels, without)

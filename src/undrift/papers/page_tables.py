@@ -8,6 +8,7 @@ from undrift.papers.compare import ComparedCell
 from undrift.papers.file import Paper
 from undrift.papers.find import Side, leading
 from undrift.papers.judge import Judged
+from undrift.papers.quantity import Quantity
 from undrift.papers.store import StoredPaper
 from undrift.papers.words import AGREEMENT, document_text, head_text, heads, ours_text
 
@@ -26,24 +27,35 @@ def number_tables(sides: Sequence[Side]) -> list[str]:
     """Return the document's numbers and ours, a table for panels with the same quantities."""
     run = [side for side in sides if side.stored is not None]
     whose = [f"ours {side.name}" if len(run) > 1 else "ours" for side in run]
-    found = []
-    for columns, panels in heads(run[0].all_rows):
-        rows = []
+    own = [{_place(row): row for row in side.all_rows} for side in run]
+    every = {place: row for rows in reversed(own) for place, row in rows.items()}
+    says = f"The document / {' / '.join(whose)}, with 95 % intervals:"
+    tables = []
+    for columns, panels in heads(list(every.values())):
+        lines = []
         for panel in panels:
-            own = [
-                {(r.cell.method, r.cell.quantity): r for r in side.all_rows if r.cell.panel == panel}
-                for side in run
-            ]
-            for i, method in enumerate(dict.fromkeys(method for method, _ in own[0])):
-                cells = [
-                    _numbers([places.get((method, quantity)) for places in own])
-                    for quantity, _ in columns
-                ]
-                rows.append([panel if i == 0 else "", method, *cells])
-        head = ["panel", "method", *(head_text(each) for each in columns)]
-        says = f"The document / {' / '.join(whose)}, with 95 % intervals:"
-        found.append(f"{says}\n\n{table(head, rows)}")
-    return found
+            methods = dict.fromkeys(method for p, method, _ in every if p == panel)
+            for i, method in enumerate(methods):
+                rows = [[each.get((panel, method, q)) for each in own] for q, _ in columns]
+                chosen = [_tuned_cell(rows)] if run[0].tuned else []
+                cells = [_numbers(each) for each in rows]
+                lines.append([panel if i == 0 else "", method, *chosen, *cells])
+        tuned = ["tuned"] if run[0].tuned else []
+        head = ["panel", "method", *tuned, *(head_text(each) for each in columns)]
+        tables.append(f"{says}\n\n{table(head, lines)}")
+    return tables
+
+
+def _place(row: ComparedCell) -> tuple[str, str, Quantity]:
+    return row.cell.panel, row.cell.method, row.cell.quantity
+
+
+def _tuned_cell(rows: Sequence[Sequence[ComparedCell | None]]) -> str:
+    """Return the cell that tuning chose for a method, such as "lr=0.1"."""
+    first = [row[0] for row in rows]
+    cells = [row.ours.cell for row in first if row is not None and row.ours is not None]
+    values = cells[0].items() if cells else ()
+    return ", ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values)
 
 
 def _numbers(rows: Sequence[ComparedCell | None]) -> str:
@@ -51,11 +63,17 @@ def _numbers(rows: Sequence[ComparedCell | None]) -> str:
     first = next((row for row in rows if row is not None), None)
     if first is None:
         return ""
-    percent = first.cell.quantity.unit == "%"
-    ours = [ours_text(None if row is None else row.ours, percent=percent) for row in rows]
-    if first.as_published is not None:
-        ours[0] += f" (as published: {ours_text(first.as_published, percent=percent)})"
-    return " / ".join([document_text(first), *ours])
+    return " / ".join([document_text(first), *(_ours(row) for row in rows)])
+
+
+def _ours(row: ComparedCell | None) -> str:
+    if row is None:
+        return "-"
+    percent = row.cell.quantity.unit == "%"
+    text = ours_text(row.ours, percent=percent)
+    if row.as_published is not None:
+        text += f" (as published: {ours_text(row.as_published, percent=percent)})"
+    return text
 
 
 def claims_table(paper: Paper, sides: Sequence[Side]) -> str:

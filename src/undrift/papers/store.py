@@ -19,6 +19,7 @@ from undrift.papers.quantity import Quantity, Value
 from undrift.papers.scales import PanelRun, part
 from undrift.results.strictjson import dumps, loads
 from undrift.results.trial import Trial, write_result
+from undrift.results.tuning import Tuning
 from undrift.runs.build import data_counts
 
 SHIPPED = "results"  # the folder beside a document's files that holds results of ours
@@ -114,12 +115,13 @@ class StoredPaper:
         write_result(path, text + "\n}\n")
 
 
-def fingerprint(paper: Paper, scale: str) -> str:
+def fingerprint(paper: Paper, scale: str, *, tuned: bool = False) -> str:
     """Return a hash of everything in the file that decides what a scale runs.
 
     Numbers, claims and readings of the document are not in it, so they can be corrected.
     """
     names = {"experiment", "panels"} | ({"small", "stand_in"} if scale != "full" else set())
+    names |= {"tune"} if tuned else set()
     values = paper.model_dump(mode="json", include=names, exclude_unset=True)
     for each in _explained(values):
         each.pop("why", None)
@@ -198,6 +200,24 @@ def stored_trials(paper: Paper, run: PanelRun, trials: Iterable[Trial]) -> list[
     return kept
 
 
+def stored_cells(run: PanelRun, tuning: Tuning | None) -> list[StoredCell]:
+    """Return every cell that tuning tried in a panel."""
+    tried = () if tuning is None else tuning.tried
+    return [
+        StoredCell(run.panel, each.method, each.text, each.accuracy, each.outcome) for each in tried
+    ]
+
+
+def lost_trials(paper: Paper, run: PanelRun, tuning: Tuning | None) -> list[StoredTrial]:
+    """Return a trial that diverged for every seed of a method that diverged in all its cells."""
+    values = {each.text: "diverges" for each in quantities(paper, run.panel)}
+    return [
+        StoredTrial(run.panel, method, seed, "diverged", dict(values))
+        for method in (() if tuning is None else tuning.diverged)
+        for seed in run.experiment.seeds
+    ]
+
+
 def stored_panel(run: PanelRun, trials: Sequence[Trial]) -> StoredPanel:
     """Return how a panel was run, with the data that its trials had and not those of now."""
     data = run.experiment.data
@@ -253,7 +273,7 @@ def shipped(entry: PaperEntry, scale: str, *, tuned: bool = False) -> Path:
 
 def is_current(stored: StoredPaper, paper: Paper) -> bool:
     """Return whether results were made with this version of the file."""
-    return stored.fingerprint == fingerprint(paper, stored.scale)
+    return stored.fingerprint == fingerprint(paper, stored.scale, tuned=stored.tuned)
 
 
 def require_same_version(stored: StoredPaper, paper: Paper, path: Path) -> None:
@@ -261,5 +281,6 @@ def require_same_version(stored: StoredPaper, paper: Paper, path: Path) -> None:
     if not is_current(stored, paper):
         raise ValueError(
             f"papers show needs results of this version of {stored.name}, got those of another in "
-            f"{path}; run it again with undrift papers run {stored.name} --scale {stored.scale}."
+            f"{path}; run it again with undrift papers run {stored.name} --scale {stored.scale}"
+            f"{' --tune' * stored.tuned}."
         )

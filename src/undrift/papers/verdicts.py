@@ -52,11 +52,8 @@ class Evidence:
         """Return the mean with its interval and the seeds, or what the seeds say without one."""
         over = count_text(len(self.seeds), "seed")
         if self.tested.signs:
-            side = "for" if self.tested.side > 0 else "against"
-            if self.tested.shown:
-                return f"{side} in all {over}, no interval"
             holding = sum(margin.holds is True for margin in self.margins)
-            return f"for in {holding} of {over}, no interval"
+            return f"comes out in {holding} of {over}, in some of which a value has no size"
         found = self.found
         ends = "" if not found.text else f" ({found.text})"
         return f"{found.mean_text}{' ' * bool(unit)}{unit}{ends}, {over}"
