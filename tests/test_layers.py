@@ -57,7 +57,7 @@ ALLOWED = {
         "base analysis config data devices models optim report results topology engine engine.base "
         "engine.checkpoint engine.processes engine.settings engine.tuning"
     ),
-    "papers": "base config data results runs undrift",
+    "papers": "base config data optim report results runs undrift",
     "cli": (
         "base algorithms config data devices models papers report results runs testing "
         "engine.processes undrift"

@@ -1,4 +1,4 @@
-"""Claims: orderings and bounds against values, and verdicts over seeds."""
+"""Claims: orderings and bounds against values, and the values of cells."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.papers.example import example
-from undrift.papers.claims import holds, verdict
-from undrift.papers.compare import ComparedCell, Ours, _row, share
+from undrift.papers.claims import holds
+from undrift.papers.compare import ComparedCell, _row, share
 from undrift.papers.parts import Claim, PublishedCell
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.store import StoredPaper, StoredTrial
@@ -99,28 +99,6 @@ def test_who_never_reaches_a_target_is_not_cheaper_than_who_does() -> None:
     assert result is None
 
 
-@pytest.mark.parametrize(
-    ("results", "options", "expected"),
-    [
-        ([True, True], {}, "shown"),
-        ([True, False], {}, "undecided"),
-        ([True, None], {}, "undecided"),
-        ([None, None], {}, "cannot be told"),
-        ([False], {"stand_in": True}, "not shown at another setting"),
-        ([False, False], {}, "contradicted"),
-        ([], {}, "not run"),
-        ([True], {"ran": False}, "not run"),
-        ([True], {"stand_in": True, "same": False}, "shown at another setting"),
-        ([True], {"same": False}, "shown"),
-        ([True], {"same": False, "bound": True}, "not comparable"),
-        ([True], {"bound": True}, "shown"),
-    ],
-)
-def test_verdicts(results: list[bool | None], options: dict[str, bool], expected: str) -> None:
-    settings = {"ran": True, "same": True, "stand_in": False, "bound": False, **options}
-    assert verdict(results, **settings) == expected
-
-
 def stored(rounds: dict[str, float | str]) -> StoredPaper:
     trials = [
         StoredTrial(panel, "FedAvg", 0, "finished", {"rounds to 60 %": value})
@@ -157,15 +135,19 @@ def test_a_mean_counts_the_seeds_that_diverged_and_leaves_them_out() -> None:
         return _row(example(), cell, kept)
 
     part = row(81.0, "diverges", 83.0)
-    assert part.ours == Ours(Value(82.0), pytest.approx(2**0.5), 3, {}, diverged=1)
+    assert part.ours is not None
+    assert (part.ours.value, part.ours.seeds, part.ours.diverged) == (Value(82.0), 3, 1)
+    assert part.ours.deviation == pytest.approx(2**0.5)
     assert part.difference is None
-    assert _cell(part, alone=False) == "80.00 / 82.00 ± 1.4, 1 of 3 seeds diverge"
+    assert _cell(part, alone=False) == "80.00 / 82.00, 1 of 3 seeds diverge"
     nobody = row("diverges", "diverges")
     assert nobody.ours is not None
     assert nobody.ours.diverged == 2
     assert _cell(nobody, alone=False) == "80.00 / diverges"
     everybody = row(81.0, 83.0)
     assert everybody.difference == pytest.approx(2.0)
+    # The 97.5 % quantile of t with one degree of freedom is 12.706, the standard error 1.
+    assert _cell(everybody, alone=False) == "80.00 / 82.00 [69.29, 94.71] (+2)"
 
 
 def relative(base: float | str) -> Value | None:

@@ -14,6 +14,7 @@ from tests.support.commands import undrift
 from undrift.data import load
 from undrift.papers import catalogue, compare
 from undrift.papers.find import find_results
+from undrift.papers.judge import judge
 from undrift.papers.run import results_folder, run_paper
 from undrift.papers.scales import WHOLE, plan
 from undrift.papers.store import read_stored, stored_panel
@@ -45,7 +46,7 @@ def test_results_are_the_records_under_the_document_s_protocol(shipped: Path) ->
     halfway = compare.rows(entry.paper, stored)[2]  # round 2 of 4 is round 1 of 2
     assert halfway.located is not None
     assert (halfway.located.at, halfway.difference) == (1, None)
-    first, second = compare.judge(entry.paper, stored)
+    first, second = judge(entry.paper, stored)
     assert first.published is True
     assert first.without == ["FedProx (Dir 0.3)"]
     assert second.verdict == "not comparable"  # a bound of another network's accuracy

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from undrift.papers import catalogue
 from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.claims import holds
-from undrift.papers.compare import published_lookup
 from undrift.papers.estimate import hours
+from undrift.papers.judge import published_lookup
 from undrift.papers.scales import SCALES, PanelRun, is_at_hand, plan
 from undrift.papers.store import SHIPPED, read_stored, require_same_version, shipped
 from undrift.runs.build import build_run
@@ -21,6 +22,7 @@ ENTRIES = catalogue.entries()
 each_paper = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 EXPERIMENTS = [entry for entry in ENTRIES if entry.paper.kind == "experiment"]
 each_experiment = pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
+MOST_BYTES = 400_000  # of a file of results
 LONGEST = 1.5  # hours on two cores of one job at the small scale, by the rough estimate
 
 # What the small scale may change, besides the list of methods.
@@ -114,22 +116,28 @@ def test_stand_ins_are_for_data_that_may_be_missing(entry: PaperEntry) -> None:
 
 
 def _results() -> list[PaperEntry]:
-    return [e for e in ENTRIES for scale in SCALES if shipped(e, scale).is_file()]
+    return [entry for entry in ENTRIES if shipped_files(entry)]
+
+
+def shipped_files(entry: PaperEntry) -> list[Path]:
+    kinds = [(scale, tuned) for scale in SCALES for tuned in (False, True)]
+    files = [shipped(entry, scale, tuned=tuned) for scale, tuned in kinds]
+    return [path for path in files if path.is_file()]
 
 
 def test_results_belong_to_files() -> None:
     files = {p for d in DOCUMENTS for p in (catalogue.FOLDER / d / SHIPPED).glob("*.json")}
-    assert files == {shipped(e, s) for e in ENTRIES for s in SCALES if shipped(e, s).is_file()}
+    assert files == {path for entry in ENTRIES for path in shipped_files(entry)}
 
 
 @pytest.mark.parametrize("entry", _results(), ids=lambda entry: entry.name)
 def test_results_are_of_this_version_of_their_file(entry: PaperEntry) -> None:
-    for scale in SCALES:
-        path = shipped(entry, scale)
-        if path.is_file():
-            stored = read_stored(path)
-            require_same_version(stored, entry.paper, path)
-            assert {trial.panel for trial in stored.trials} <= set(entry.paper.panel_names)
+    for path in shipped_files(entry):
+        stored = read_stored(path)
+        require_same_version(stored, entry.paper, path)
+        assert stored.tuned == path.name.endswith(".tuned.json")
+        assert {trial.panel for trial in stored.trials} <= set(entry.paper.panel_names)
+        assert path.stat().st_size < MOST_BYTES
 
 
 def two_rounds(job: Job) -> None:

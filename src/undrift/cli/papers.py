@@ -61,6 +61,9 @@ def run_papers(
     force: Annotated[
         bool, typer.Option("--force", help="Replace results of another version of the file.")
     ] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Each method at its tuned step size, kept beside.")
+    ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,6 +93,7 @@ def run_papers(
             jobs=jobs,
             out=out,
             force=force,
+            tune=tune,
             observer=progress,
             on_panel=announce,
         )
@@ -115,14 +119,31 @@ def show_paper(
     _show(catalogue.find(name), scale, out, as_json=as_json)
 
 
+@papers_app.command("pages")
+def write_pages(
+    out: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs/papers"),
+    readme: Annotated[
+        Path | None, typer.Option(help="File whose table of headline claims is replaced.")
+    ] = None,
+) -> None:
+    """Write a page for each document from the package's results: tables, claims, figures.
+
+    Example: undrift papers pages --out docs/papers --readme README.md
+    """
+    from undrift.papers import pages
+    from undrift.report.terminal import say
+
+    for path in pages.write_pages(out, readme):
+        say(f"wrote {path}")
+
+
 def _show(entry: PaperEntry, scale: str | None, out: Path | None, *, as_json: bool) -> None:
-    from undrift.papers import compare, terminal
-    from undrift.papers.find import find_results
+    from undrift.papers import terminal
+    from undrift.papers.find import find_sides
     from undrift.report.terminal import wide_console
     from undrift.results.strictjson import dumps
 
-    stored = find_results(entry, scale, out)
-    rows, judged = compare.rows(entry.paper, stored), compare.judge(entry.paper, stored)
-    terminal.print_paper(entry.paper, rows, judged, stored, wide_console(stderr=as_json))
+    sides = find_sides(entry, scale, out)
+    terminal.print_paper(entry.paper, sides, wide_console(stderr=as_json))
     if as_json:
-        print(dumps(terminal.as_json(entry, rows, judged, stored)))
+        print(dumps(terminal.as_json(entry, sides)))

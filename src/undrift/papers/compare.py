@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from undrift.papers.claims import NOT_RUN, Lookup, holds, involved, named, verdict
+from undrift.papers.claims import involved, named
 from undrift.papers.file import Paper
-from undrift.papers.parts import Claim, PublishedCell
-from undrift.papers.quantity import Quantity, Value
+from undrift.papers.parts import PublishedCell
+from undrift.papers.quantity import UNKNOWN, Quantity, Value
 from undrift.papers.scales import PanelRun, plan
 from undrift.papers.store import StoredPaper, StoredTrial, canonical
 from undrift.results.metrics import spread
+from undrift.results.statistics import Interval, interval
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Ours:
     """
 
     value: Value
+    interval: Interval  # of the mean, without ends where it has no size or seeds diverged
     deviation: float | None
     seeds: int
     cell: Mapping[str, Any]  # of the grid, empty without one
@@ -56,20 +58,51 @@ class ComparedCell:
         return None if math.isnan(gap) else gap
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Holds a claim, whether the document's own numbers bear it out, and whether ours do."""
-
-    claim: Claim
-    published: bool | None
-    verdict: str
-    seeds: Sequence[bool | None] = ()
-    without: Sequence[str] = ()  # cells that a claim about all others has no values of
-
-
 def rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
     """Return the document's numbers, each beside ours."""
-    found = [_row(paper, cell, stored) for cell in paper.cells]
+    return _rows(paper, paper.cells, stored)
+
+
+def claimed_rows(paper: Paper, stored: StoredPaper | None) -> list[ComparedCell]:
+    """Return our values of what the document makes claims about without printing numbers.
+
+    Panels of other readings, about which nothing is printed or claimed, have the values, too.
+    """
+    if stored is None:
+        return []
+    places = [
+        (claim, panel, method)
+        for claim in paper.claims
+        for panel in involved(claim, paper)
+        for method in named(claim, paper, panel)
+    ]
+    known = {cell.panel for cell in paper.cells} | {panel for _, panel, _ in places}
+    parts = tuple(f"{panel} at " for panel in known)  # of a share that is searched for
+    others = {(t.panel, t.method) for t in stored.trials if t.panel not in known}
+    places += [
+        (claim, panel, method)
+        for panel, method in sorted(others)
+        for claim in paper.claims
+        if not panel.startswith(parts)
+    ]
+    cells = [
+        PublishedCell(claim.quantity, panel, method, UNKNOWN, None, False, claim.where)
+        for claim, panel, method in places
+    ]
+    by_place = {_place(paper, cell): cell for cell in cells}
+    for cell in paper.cells:
+        by_place.pop(_place(paper, cell), None)
+    return [r for r in _rows(paper, [*by_place.values()], stored) if r.ours is not None]
+
+
+def _place(paper: Paper, cell: PublishedCell) -> tuple[str, str, Quantity]:
+    return cell.panel, cell.method, canonical(cell.quantity, paper, cell.panel)
+
+
+def _rows(
+    paper: Paper, cells: Sequence[PublishedCell], stored: StoredPaper | None
+) -> list[ComparedCell]:
+    found = [_row(paper, cell, stored) for cell in cells]
     if stored is None:
         return found
     runs = {run.panel: run for run in plan(paper, stored.scale, at_hand=lambda data: True)}
@@ -87,18 +120,19 @@ def _located(cell: PublishedCell, run: PanelRun | None) -> Quantity | None:
 def _row(paper: Paper, cell: PublishedCell, stored: StoredPaper | None) -> ComparedCell:
     if stored is not None and cell.quantity.metric == "share":
         return ComparedCell(cell, _mean_share(stored, cell))
-    trials = [] if stored is None else _trials(stored, cell.panel, cell.method)
+    trials = [] if stored is None else trials_of(stored, cell.panel, cell.method)
     if not trials:
         return ComparedCell(cell, None)
     quantity = canonical(cell.quantity, paper, cell.panel)
-    base = _relative(quantity, stored, cell.panel)
-    ours = _mean(_chosen(trials), quantity, base)
+    base = relative_base(quantity, stored, cell.panel)
+    ours = _mean(chosen(trials), quantity, base)
     if len(_by_cell(trials)) == 1:
         return ComparedCell(cell, ours)
     return ComparedCell(cell, ours, _mean(_best_on_test(trials, quantity), quantity, base))
 
 
-def _trials(stored: StoredPaper, panel: str, method: str) -> list[StoredTrial]:
+def trials_of(stored: StoredPaper, panel: str, method: str) -> list[StoredTrial]:
+    """Return the trials of one method in one panel."""
     return [t for t in stored.trials if t.panel == panel and t.method == method]
 
 
@@ -109,7 +143,7 @@ def _by_cell(trials: Sequence[StoredTrial]) -> list[list[StoredTrial]]:
     return list(groups.values())
 
 
-def _chosen(trials: Sequence[StoredTrial]) -> list[StoredTrial]:
+def chosen(trials: Sequence[StoredTrial]) -> list[StoredTrial]:
     """Return the seeds of the cell with the best mean accuracy on validation data."""
 
     def mean(seeds: Sequence[StoredTrial]) -> float:
@@ -137,15 +171,17 @@ def _rank(value: Value | None, sign: int) -> float:
     return sign * value.number - (1e-9 if value.beyond else 0.0)
 
 
-def _relative(quantity: Quantity, stored: StoredPaper | None, panel: str) -> Mapping[int, float]:
+def relative_base(
+    quantity: Quantity, stored: StoredPaper | None, panel: str
+) -> Mapping[int, float]:
     """Return by seed what a value is divided by, empty if the quantity is not relative.
 
     A base that diverged or did not reach its target gives nothing to divide by.
     """
     if quantity.relative_to is None or stored is None:
         return {}
-    trials = _trials(stored, panel, quantity.relative_to)
-    found = {trial.seed: trial.value(quantity) for trial in _chosen(trials)} if trials else {}
+    trials = trials_of(stored, panel, quantity.relative_to)
+    found = {trial.seed: trial.value(quantity) for trial in chosen(trials)} if trials else {}
     return {
         seed: value.number
         for seed, value in found.items()
@@ -173,11 +209,13 @@ def _mean(
     seeds, grid_cell = len(values), trials[0].cell
     finite = [value for value in values if not math.isnan(value.number)]
     if not finite:
-        return Ours(Value(math.nan), None, seeds, grid_cell, diverged=seeds)
+        nothing = interval([math.nan] * seeds)
+        return Ours(Value(math.nan), nothing, None, seeds, grid_cell, diverged=seeds)
     beyond = any(value.beyond for value in finite)
     over = spread([value.number for value in finite])
     deviation = None if beyond else over.std
-    return Ours(Value(over.mean, beyond), deviation, seeds, grid_cell, seeds - len(finite))
+    sized = interval([math.inf if value.beyond else value.number for value in values])
+    return Ours(Value(over.mean, beyond), sized, deviation, seeds, grid_cell, seeds - len(finite))
 
 
 def _mean_share(stored: StoredPaper, cell: PublishedCell) -> Ours | None:
@@ -187,7 +225,7 @@ def _mean_share(stored: StoredPaper, cell: PublishedCell) -> Ours | None:
     if not values:
         return None
     over = spread(values)
-    return Ours(Value(over.mean), over.std, len(values), {})
+    return Ours(Value(over.mean), interval(values), over.std, len(values), {})
 
 
 def share(
@@ -214,60 +252,3 @@ def share(
         return Value(100.0 if reached[panel] else 0.0)
     shares = [float(name.removeprefix(f"{panel} at ").rstrip("% ")) for name in searched]
     return Value(max([s for s, ok in zip(shares, searched.values(), strict=True) if ok] or [0.0]))
-
-
-def judge(paper: Paper, stored: StoredPaper | None) -> list[Judged]:
-    """Return every claim with its verdict."""
-    return [_judge(paper, claim, stored) for claim in paper.claims]
-
-
-def published_lookup(paper: Paper, quantity: Quantity) -> Lookup:
-    """Return the document's values of a quantity by panel and method."""
-    cells = {
-        (cell.panel, cell.method): cell.value
-        for cell in paper.cells
-        if canonical(cell.quantity, paper, cell.panel) == canonical(quantity, paper, cell.panel)
-    }
-    return lambda panel, method: cells.get((panel, method))
-
-
-def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
-    published = holds(claim, paper, published_lookup(paper, claim.quantity))
-    if stored is None:
-        return Judged(claim, published, NOT_RUN)
-    about = involved(claim, paper)
-    seeds = sorted({trial.seed for trial in stored.trials if trial.panel in about})
-    results = [holds(claim, paper, _seed_lookup(paper, claim, stored, seed)) for seed in seeds]
-    panels = [panel for panel in stored.panels if panel.panel in about]
-    run = {(trial.panel, trial.method) for trial in stored.trials}
-    missing = [
-        (panel, method)
-        for panel in about
-        for method in named(claim, paper, panel)
-        if (panel, method) not in run
-    ]
-    needed = [claim.across or name for name in claim.names]
-    word = verdict(
-        results,
-        ran=not {method for _, method in missing} & set(needed),
-        same=all(panel.same for panel in panels) and stored.scale != "glance",
-        stand_in=any(panel.stand_in is not None for panel in panels),
-        bound=stored.scale == "glance" or (claim.method is not None and claim.relative_to is None),
-    )
-    without = [f"{method} ({panel})" for panel, method in missing]
-    return Judged(claim, published, word, results, without)
-
-
-def _seed_lookup(paper: Paper, claim: Claim, stored: StoredPaper, seed: int) -> Lookup:
-    def lookup(panel: str, method: str) -> Value | None:
-        if claim.metric == "share":
-            return share(stored, panel, method, claim.quantity, seed)
-        trials = _trials(stored, panel, method)
-        if not trials:
-            return None
-        quantity = canonical(claim.quantity, paper, panel)
-        base = _relative(quantity, stored, panel)
-        mine = [trial for trial in _chosen(trials) if trial.seed == seed]
-        return value_of(mine[0], quantity, base) if mine else None
-
-    return lookup

@@ -27,6 +27,7 @@ from undrift.papers.parts import (
     PublishedNumbers,
     Small,
     StandIn,
+    Tune,
 )
 from undrift.papers.quantity import Value
 
@@ -48,6 +49,7 @@ class Paper(Part):
     claims: list[Claim] = Field(default_factory=list)
     small: Small | None = None
     stand_in: dict[str, StandIn] = Field(default_factory=dict)
+    tune: Tune = Field(default_factory=Tune)
 
     @field_validator("experiment", mode="before")
     @classmethod
@@ -73,6 +75,7 @@ class Paper(Part):
         self._check_published()
         self._check_claims()
         self._check_small()
+        self._check_tune()
         return self
 
     @cached_property
@@ -142,6 +145,12 @@ class Paper(Part):
                 _require_known("left_out", "a panel of the file", each.panel, self.panel_names)
             for name in each.methods or ():
                 _require_known("left_out", "a method of the file", name, self.method_names)
+
+    def _check_tune(self) -> None:
+        for name in self.tune.panels or ():
+            _require_known("[tune]", "a panel of the file", name, self.panel_names)
+        for name in self.tune.methods or ():
+            _require_known("[tune]", "a method of the file", name, self.method_names)
 
     @property
     def panel_names(self) -> list[str]:

@@ -1,19 +1,103 @@
-"""Results of a paper are found here: those of the user's own runs, or else the package's."""
+"""Results of a paper are found here: those of the user's own runs, or else the package's.
+
+A paper may have results at the printed settings and at each method's tuned step size.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from undrift.check import require_choice
 from undrift.papers.catalogue import PaperEntry
+from undrift.papers.compare import ComparedCell, claimed_rows, rows
+from undrift.papers.judge import Judged, judge
 from undrift.papers.run import results_file, results_folder
 from undrift.papers.scales import SCALES
-from undrift.papers.store import StoredPaper, read_stored, require_same_version, shipped
+from undrift.papers.store import (
+    StoredPaper,
+    is_current,
+    read_stored,
+    require_same_version,
+    shipped,
+)
+from undrift.papers.verdicts import NOT_RUN
+
+TUNED, PRINTED = "at its tuned step size", "at the printed step size"
+LASTING = ("full", "small")  # scales whose results the package keeps
+
+
+@dataclass(frozen=True)
+class Side:
+    """Holds a paper beside our results of one kind, or beside none."""
+
+    stored: StoredPaper | None
+    rows: Sequence[ComparedCell]
+    judged: Sequence[Judged]
+    tuned: bool = False
+    claimed: Sequence[ComparedCell] = ()  # our values of claims without printed numbers
+
+    @property
+    def all_rows(self) -> list[ComparedCell]:
+        """Return the document's numbers and then those that it makes claims about alone."""
+        return [*self.rows, *self.claimed]
+
+    @property
+    def name(self) -> str:
+        """Return which results these are, in words."""
+        return TUNED if self.tuned else PRINTED
+
+
+def sides_of(
+    entry: PaperEntry, printed: StoredPaper | None, tuned: StoredPaper | None
+) -> list[Side]:
+    """Return the paper beside both kinds of results, the tuned ones first if there are any."""
+    found = [(tuned, True)] if tuned is not None else []
+    paper = entry.paper
+    return [
+        Side(
+            stored,
+            rows(paper, stored),
+            judge(paper, stored),
+            is_tuned,
+            claimed_rows(paper, stored),
+        )
+        for stored, is_tuned in [*found, (printed, False)]
+    ]
+
+
+def leading(sides: Sequence[Side], position: int) -> Judged:
+    """Return the verdict on a claim that counts: of the tuned results if these have one."""
+    found = [side.judged[position] for side in sides]
+    return next((each for each in found if each.verdict != NOT_RUN), found[-1])
+
+
+def find_sides(entry: PaperEntry, scale: str | None = None, out: Path | None = None) -> list[Side]:
+    """Return the paper beside the results that `papers show` shows."""
+    printed, tuned = (find_results(entry, scale, out, tuned=each) for each in (False, True))
+    return sides_of(entry, printed, tuned)
+
+
+def shipped_sides(entry: PaperEntry) -> tuple[list[Side], list[Path]]:
+    """Return the paper beside the package's results, and files of earlier versions of the paper."""
+    found: dict[bool, StoredPaper] = {}
+    outdated = []
+    for tuned in (False, True):
+        for scale in LASTING:
+            path = shipped(entry, scale, tuned=tuned)
+            if not path.is_file():
+                continue
+            stored = read_stored(path)
+            if is_current(stored, entry.paper):
+                found.setdefault(tuned, stored)
+            else:
+                outdated.append(path)
+    return sides_of(entry, found.get(False), found.get(True)), outdated
 
 
 def find_results(
-    entry: PaperEntry, scale: str | None = None, out: Path | None = None
+    entry: PaperEntry, scale: str | None = None, out: Path | None = None, *, tuned: bool = False
 ) -> StoredPaper | None:
     """Return the results of a scale, or of the largest that was run; None without any.
 
@@ -24,8 +108,8 @@ def find_results(
         require_choice("papers show", "--scale", scale, SCALES)
     refused = None
     for each in SCALES if scale is None else (scale,):
-        own = results_file(entry, each, out)
-        for path in (own, shipped(entry, each)) if out is None else (own,):
+        own = results_file(entry, each, out, tuned=tuned)
+        for path in (own, shipped(entry, each, tuned=tuned)) if out is None else (own,):
             if path.is_file():
                 stored = replace(read_stored(path), source=_source(path, own))
                 try:

@@ -12,6 +12,7 @@ from undrift.config.sections import Part
 from undrift.papers.quantity import Quantity, Value
 
 Printed = int | float | str
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Hours = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -82,6 +83,8 @@ class Claim(Measured):
     across: str | None = None
     change: list[str] | None = None
     contradicted: bool = False  # whether the document's own numbers contradict it
+    headline: bool = False  # whether the README names it
+    found: str = ""  # the reason for our verdict, where one was looked for
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -148,6 +151,27 @@ class Small(SmallPanel):
     why: str = Field(min_length=1)
     panel: dict[str, SmallPanel] = Field(default_factory=dict)
     left_out: list[LeftOut] = Field(default_factory=list)
+
+
+class Tune(Part):
+    """Says how `--tune` looks for each method's step size."""
+
+    factors: list[Factor] = Field(default=[0.1, 0.3, 1.0, 3.0], min_length=2)  # of the printed one
+    grid: dict[str, list[Any]] = Field(default_factory=dict)  # field -> values, instead or besides
+    panels: list[str] | None = None  # that are tuned; None: all
+    methods: list[str] | None = None
+    trials: int | None = None  # these five as in [sweep]
+    halving: bool | None = None
+    extend: int | None = None
+    validation: float | None = None
+    tune_seeds: list[int] | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return what is given of the fields that `[sweep]` has, too."""
+        names = ("trials", "halving", "extend", "validation", "tune_seeds")
+        given = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class StandIn(Part):

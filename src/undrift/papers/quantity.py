@@ -106,6 +106,9 @@ class Value:
         return f">{self.number:g}" if self.beyond else self.number
 
 
+UNKNOWN = Value(-math.inf, beyond=True)  # of a run that has a value which nobody can tell
+
+
 def lead(
     better: Value, worse: Value, *, rises: bool, factor: bool = False
 ) -> tuple[float, float] | None:

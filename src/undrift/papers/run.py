@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,31 +14,45 @@ from undrift.config.experiment import Experiment
 from undrift.data.datasets import PUBLISHED, find
 from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.papers.catalogue import PaperEntry
-from undrift.papers.file import Paper
 from undrift.papers.scales import PanelRun, is_at_hand, plan
-from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_trials
+from undrift.papers.store import (
+    StoredPaper,
+    fingerprint,
+    kind_of,
+    lost_trials,
+    stored_cells,
+    stored_panel,
+    stored_trials,
+)
 from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
+from undrift.results.tuning import Tuning
 from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_experiment
 from undrift.runs.folder import describe, read_environment
-from undrift.runs.jobs import ONLY_JOB, Job
+from undrift.runs.jobs import ONLY_JOB, Job, jobs_in
 from undrift.runs.jobs import jobs as planned_jobs
 from undrift.runs.options import RunOptions
 from undrift.runs.run_job import Observer, has_data_of
 from undrift.runs.runner import run_experiment
 from undrift.runs.spelling import Spelling
+from undrift.runs.tuning_trials import read_tuning
 
 RESULTS = Path("runs") / "papers"  # below the current folder
 
 
-def results_folder(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
+def results_folder(
+    entry: PaperEntry, scale: str, out: Path | None = None, *, tuned: bool = False
+) -> Path:
     """Return the folder of a paper's runs at a scale."""
-    return (out or RESULTS) / entry.document / entry.path.stem / scale
+    return (out or RESULTS) / entry.document / entry.path.stem / kind_of(scale, tuned=tuned)
 
 
-def results_file(entry: PaperEntry, scale: str, out: Path | None = None) -> Path:
+def results_file(
+    entry: PaperEntry, scale: str, out: Path | None = None, *, tuned: bool = False
+) -> Path:
     """Return the file that holds what the runs measured."""
-    return results_folder(entry, scale, out).with_suffix(".json")
+    folder = results_folder(entry, scale, out, tuned=tuned)
+    return folder.with_name(f"{folder.name}.json")
 
 
 def run_paper(
@@ -49,6 +63,7 @@ def run_paper(
     jobs: int | None = None,
     out: Path | None = None,
     force: bool = False,
+    tune: bool = False,
     observer: Observer | None = None,
     on_panel: Callable[[PanelRun, int, int], None] = lambda run, number, count: None,
 ) -> StoredPaper:
@@ -56,17 +71,18 @@ def run_paper(
 
     Trials that an earlier start has finished are kept, also those of other seeds, and an
     interrupted one goes on from its last checkpoint. Everything that can be refused is refused
-    before the first round.
+    before the first round. With `tune` each method runs at its tuned step size, beside the results
+    at the printed ones.
     """
-    paper = entry.paper
-    folder = results_folder(entry, scale, out)
-    runs = [_with_earlier_seeds(run, folder) for run in _runnable(entry, scale, seeds)]
+    folder = results_folder(entry, scale, out, tuned=tune)
+    runs = [_with_earlier_seeds(run, folder) for run in _runnable(entry, scale, seeds, tune=tune)]
     resumed = [_is_earlier(folder / run.folder, run.experiment, force=force) for run in runs]
     trials = {
         run.folder: _ended_trials(folder / run.folder) if resume else []
         for run, resume in zip(runs, resumed, strict=True)
     }
     command = f"undrift papers run {entry.name} --scale {scale}"
+    command += " --tune" if tune else ""
     command += "" if out is None else f" --out {out}"
     for number, (run, resume) in enumerate(zip(runs, resumed, strict=True), 1):
         on_panel(run, number, len(runs))
@@ -81,10 +97,11 @@ def run_paper(
         )
         result = run_experiment(run.experiment, run.folder, options)
         trials[run.folder] = result.trials
-        _stored(entry, paper, scale, runs, trials).write(results_file(entry, scale, out))
+        stored = _stored(entry, scale, runs, trials, folder if tune else None)
+        stored.write(results_file(entry, scale, out, tuned=tune))
         if result.stopped:
             raise KeyboardInterrupt
-    return _stored(entry, paper, scale, runs, trials)
+    return stored
 
 
 def _with_earlier_seeds(run: PanelRun, folder: Path) -> PanelRun:
@@ -104,11 +121,11 @@ def _ended_trials(place: Path) -> Sequence[Trial]:
 
 def _written_trials(place: Path, experiment: Experiment) -> list[tuple[Job, Trial]]:
     """Return the jobs of a folder that were started, each with its trial."""
-    found = [(job, read_trial(place, job.name)) for job in planned_jobs(experiment)]
+    found = [(job, read_trial(place, job.name)) for job in jobs_in(place, experiment)]
     return [(job, trial) for job, trial in found if trial is not None]
 
 
-def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun]:
+def _runnable(entry: PaperEntry, scale: str, seeds: int | None, *, tune: bool) -> list[PanelRun]:
     """Return what is run, or raise if the paper cannot be run here."""
     paper = entry.paper
     if paper.kind == "command":
@@ -118,9 +135,10 @@ def _runnable(entry: PaperEntry, scale: str, seeds: int | None) -> list[PanelRun
         )
     if paper.kind == "impossible":
         raise ValueError(f"papers run needs an experiment, got {entry.name}: {paper.why}")
-    runs = plan(paper, scale, seeds)
+    runs = plan(paper, scale, seeds, tune=tune)
     if not runs:
-        hours = max(each.hours for each in paper.small.left_out) if paper.small else 0.0
+        left_out = paper.small.left_out if paper.small else []
+        hours = max((each.hours for each in left_out), default=0.0)
         raise ValueError(
             f"{entry.name} has no cell that two cores finish in an hour (about {hours:g} hours); "
             "run it with --scale full."
@@ -173,14 +191,14 @@ def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
             "the data, replace the results with --force, or choose another --out."
         )
     if earlier.seeds != new.seeds:
-        _rename_only_trial(place, planned_jobs(earlier), planned_jobs(new))
+        _rename_only_trial(place, jobs_in(place, earlier), jobs_in(place, new))
         describe(place, new, read_environment(place))
     return True
 
 
 def _rename_only_trial(place: Path, earlier: Sequence[Job], new: Sequence[Job]) -> None:
     """Give the only trial of a folder the name that it has among several."""
-    if len(earlier) > 1 or len(new) == 1:
+    if len(earlier) != 1 or len(new) == 1:
         return
     name = next(job.name for job in new if job.seed == earlier[0].seed)
     for path in (*place.glob(f"{ONLY_JOB}.*"), place / CHECKPOINTS / ONLY_JOB):
@@ -190,21 +208,50 @@ def _rename_only_trial(place: Path, earlier: Sequence[Job], new: Sequence[Job]) 
 
 def _stored(
     entry: PaperEntry,
-    paper: Paper,
     scale: str,
     runs: Sequence[PanelRun],
     trials: Mapping[str, Sequence[Trial]],
+    tuned: Path | None,
 ) -> StoredPaper:
+    """Return what was measured; `tuned` is the folder of tuned runs, which says what was tried."""
+    paper = entry.paper
     done = [(run, [t for t in trials[run.folder] if t.ended]) for run in runs]
+    tunings = {
+        run.folder: None if tuned is None else read_tuning(tuned / run.folder, run.experiment)
+        for run, ended in done
+        if ended
+    }
+    kept = [(run, ended, tunings[run.folder]) for run, ended in done if ended]
+    measured = [
+        each
+        for run, ended, tuning in kept
+        for each in (*stored_trials(paper, run, ended), *lost_trials(paper, run, tuning))
+    ]
     return StoredPaper(
         name=entry.name,
         item=paper.item,
         scale=scale,
-        fingerprint=fingerprint(paper, scale),
+        fingerprint=fingerprint(paper, scale, tuned=tuned is not None),
         undrift=__version__,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        panels=[stored_panel(run, ended) for run, ended in done if ended],
-        trials=[each for run, ended in done for each in stored_trials(paper, run, ended)],
-        planned=sum(len(planned_jobs(run.experiment)) for run in runs),
+        panels=[stored_panel(run, ended) for run, ended, _ in kept],
+        trials=measured,
+        planned=sum(_planned(run.experiment) for run in runs),
         machine=f"{os.cpu_count()} cores, {platform.machine()}",
+        tuned=tuned is not None,
+        tried=[cell for run, _, tuning in kept for cell in stored_cells(run, tuning)],
+        sentences=_sentences(tunings.values()),
     )
+
+
+def _planned(experiment: Experiment) -> int:
+    """Return how many trials an experiment compares, without those that tune it."""
+    if experiment.sweep.tune:
+        return len(experiment.methods) * len(experiment.seeds)
+    return len(planned_jobs(experiment))
+
+
+def _sentences(tunings: Iterable[Tuning | None]) -> list[str]:
+    """Return what there is to say of the choices, each sentence once."""
+    said = [sentence for each in tunings if each is not None for sentence in each.sentences]
+    return list(dict.fromkeys(said))

@@ -1,6 +1,7 @@
 """The three scales of a paper: `full` is the document's own, `small` is for two cores.
 
 `small` changes the network, the rounds, the evaluation and the list of cells, and nothing else.
+Either of them may also be run with every method's step size tuned.
 `glance` has two rounds of one step, to see that a file runs.
 """
 
@@ -19,6 +20,7 @@ from undrift.data.datasets import PUBLISHED, find
 from undrift.papers.file import Paper, with_methods
 from undrift.papers.parts import SmallPanel, StandIn
 from undrift.papers.quantity import Quantity
+from undrift.papers.tune import tuned_experiment
 from undrift.runs.build import load_dataset
 
 SCALES = ("full", "small", "glance")
@@ -91,9 +93,16 @@ def plan(
     scale: str,
     seeds: int | None = None,
     at_hand: Callable[[Data], bool] = is_at_hand,
+    *,
+    tune: bool = False,
 ) -> list[PanelRun]:
-    """Return what is run at a scale, panel by panel; `seeds` is the number of repetitions."""
+    """Return what is run at a scale, panel by panel; `seeds` is the number of repetitions.
+
+    With `tune` every method's step size is tuned, and nothing else differs.
+    """
     require_choice("papers", "--scale", scale, SCALES)
+    lasts = not tune or scale != "glance"
+    require(lasts, "--tune", "--scale full or small", scale)
     require(seeds is None or seeds >= 1, "papers", "--seeds >= 1", seeds)
     runs: list[PanelRun] = []
     for entry, full in paper.panel_experiments:
@@ -105,10 +114,16 @@ def plan(
             stand_in = paper.stand_in.get(experiment.data.name)
         if stand_in is not None:
             experiment = experiment.changed(stand_in.changes)
+        if tune:
+            wanted = paper.tune.panels is None or entry.name in paper.tune.panels
+            experiment = tuned_experiment(experiment, paper.tune) if wanted else None
+            if experiment is None:
+                continue
         experiment = _glance(experiment) if scale == "glance" else _durable(experiment)
         if seeds is not None and scale != "glance":
             experiment = experiment.changed({"seeds": list(range(seeds))})
         title = f"{paper.item}, {entry.name}" + ("" if scale == "full" else f" ({scale})")
+        title += ", tuned" if tune else ""
         experiment = experiment.model_copy(update={"title": title})
         name = _unique(_slug(entry.name), [run.folder for run in runs])
         runs.append(PanelRun(entry.name, name, experiment, full, stand_in))
@@ -158,7 +173,7 @@ def _durable(experiment: Experiment) -> Experiment:
     every = max(1, experiment.training.rounds // CHECKPOINTS)
     engine = {"checkpoint_every": every, "save_models": False}
     update: dict[str, Any] = {"engine": experiment.engine.model_copy(update=engine)}
-    if not experiment.sweep.empty:
+    if not experiment.sweep.empty and not experiment.sweep.tune:
         update["data"] = experiment.data.model_copy(update={"validation": VALIDATION})
     return experiment.model_copy(update=update)
 

@@ -12,12 +12,14 @@ from typing import Any
 from undrift.config.experiment import Data
 from undrift.errors import UndriftError
 from undrift.papers.catalogue import PaperEntry
+from undrift.papers.curves import thin_curves
 from undrift.papers.file import Paper
 from undrift.papers.measure import measure
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.scales import PanelRun, part
-from undrift.results.strictjson import dumps_exactly, loads
+from undrift.results.strictjson import dumps, loads
 from undrift.results.trial import Trial, write_result
+from undrift.results.tuning import Tuning
 from undrift.runs.build import data_counts
 
 SHIPPED = "results"  # the folder beside a document's files that holds results of ours
@@ -35,6 +37,9 @@ class StoredTrial:
     values: dict[str, float | str]  # by the text of the document's quantity
     cell: dict[str, Any] = field(default_factory=dict)  # of the grid
     validation: float | None = None  # mean accuracy of the last ten rounds on validation data
+    # Seconds are those of training and of evaluation, and None in older files.
+    seconds: float | None = field(default=None, compare=False)
+    curves: dict[str, list[list[float]]] = field(default_factory=dict)  # rounds and values
 
     def value(self, quantity: Quantity) -> Value | None:
         """Return the value of a quantity, or None if it was not measured."""
@@ -57,6 +62,17 @@ class StoredPanel:
 
 
 @dataclass(frozen=True)
+class StoredCell:
+    """Says what tuning found of one cell."""
+
+    panel: str
+    method: str
+    cell: str  # such as "lr=0.1"
+    accuracy: float | None  # on validation samples; None if it diverged
+    outcome: str  # such as "chosen", or no text
+
+
+@dataclass(frozen=True)
 class StoredPaper:
     """Holds the results of a paper at a scale."""
 
@@ -70,20 +86,42 @@ class StoredPaper:
     trials: list[StoredTrial]
     planned: int = 0  # trials, finished or not
     machine: str = ""
+    tuned: bool = False  # whether each method ran at its tuned step size
+    tried: list[StoredCell] = field(default_factory=list)  # by tuning
+    sentences: list[str] = field(default_factory=list)  # on the choice
     source: str = field(default="", compare=False)  # where the results were read
 
+    @property
+    def seeds(self) -> list[int]:
+        """Return the seeds that some trial had."""
+        return sorted({trial.seed for trial in self.trials})
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of all trials, those of training alone in older files."""
+        timed = [trial.seconds for trial in self.trials if trial.seconds is not None]
+        whole = len(timed) == len(self.trials)
+        return sum(timed) if whole else sum(panel.seconds for panel in self.panels)
+
     def write(self, path: Path) -> None:
-        """Write the results as JSON."""
-        text = dumps_exactly({"version": _VERSION, **asdict(self)}, indent=1)
-        write_result(path, text + "\n")
+        """Write the results as JSON, a line for each trial and each cell."""
+        head = {"version": _VERSION, **asdict(self)}
+        del head["source"]
+        lists = {name: head.pop(name) for name in ("tried", "trials")}
+        text = dumps(head, indent=1).removesuffix("\n}")
+        for name, rows in lists.items():
+            lines = ",\n  ".join(dumps(row) for row in rows)
+            text += f',\n "{name}": [\n  {lines}\n ]'
+        write_result(path, text + "\n}\n")
 
 
-def fingerprint(paper: Paper, scale: str) -> str:
+def fingerprint(paper: Paper, scale: str, *, tuned: bool = False) -> str:
     """Return a hash of everything in the file that decides what a scale runs.
 
     Numbers, claims and readings of the document are not in it, so they can be corrected.
     """
     names = {"experiment", "panels"} | ({"small", "stand_in"} if scale != "full" else set())
+    names |= {"tune"} if tuned else set()
     values = paper.model_dump(mode="json", include=names, exclude_unset=True)
     for each in _explained(values):
         each.pop("why", None)
@@ -155,9 +193,29 @@ def stored_trials(paper: Paper, run: PanelRun, trials: Iterable[Trial]) -> list[
                 measured,
                 dict(trial.facts.get("cell") or {}),
                 trial.recent("validation_accuracy"),
+                round(trial.total("seconds") + trial.total("evaluation_seconds"), 1),
+                thin_curves(paper, trial, smoothing),
             )
         )
     return kept
+
+
+def stored_cells(run: PanelRun, tuning: Tuning | None) -> list[StoredCell]:
+    """Return every cell that tuning tried in a panel."""
+    tried = () if tuning is None else tuning.tried
+    return [
+        StoredCell(run.panel, each.method, each.text, each.accuracy, each.outcome) for each in tried
+    ]
+
+
+def lost_trials(paper: Paper, run: PanelRun, tuning: Tuning | None) -> list[StoredTrial]:
+    """Return a trial that diverged for every seed of a method that diverged in all its cells."""
+    values = {each.text: "diverges" for each in quantities(paper, run.panel)}
+    return [
+        StoredTrial(run.panel, method, seed, "diverged", dict(values))
+        for method in (() if tuning is None else tuning.diverged)
+        for seed in run.experiment.seeds
+    ]
 
 
 def stored_panel(run: PanelRun, trials: Sequence[Trial]) -> StoredPanel:
@@ -194,6 +252,7 @@ def read_stored(path: Path) -> StoredPaper:
             raise ValueError("another version of the format")
         values["panels"] = [StoredPanel(**each) for each in values["panels"]]
         values["trials"] = [StoredTrial(**each) for each in values["trials"]]
+        values["tried"] = [StoredCell(**each) for each in values.get("tried", ())]
         return StoredPaper(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise UndriftError(
@@ -201,15 +260,27 @@ def read_stored(path: Path) -> StoredPaper:
         ) from error
 
 
-def shipped(entry: PaperEntry, scale: str) -> Path:
+def kind_of(scale: str, *, tuned: bool) -> str:
+    """Return the scale as names of folders and files have it, such as "small.tuned"."""
+    return f"{scale}.tuned" if tuned else scale
+
+
+def shipped(entry: PaperEntry, scale: str, *, tuned: bool = False) -> Path:
     """Return where the package keeps our results of a paper at a scale."""
-    return entry.path.parent / SHIPPED / f"{entry.path.stem}.{scale}.json"
+    name = f"{entry.path.stem}.{kind_of(scale, tuned=tuned)}.json"
+    return entry.path.parent / SHIPPED / name
+
+
+def is_current(stored: StoredPaper, paper: Paper) -> bool:
+    """Return whether results were made with this version of the file."""
+    return stored.fingerprint == fingerprint(paper, stored.scale, tuned=stored.tuned)
 
 
 def require_same_version(stored: StoredPaper, paper: Paper, path: Path) -> None:
     """Raise if results were made with another version of the file."""
-    if stored.fingerprint != fingerprint(paper, stored.scale):
+    if not is_current(stored, paper):
         raise ValueError(
             f"papers show needs results of this version of {stored.name}, got those of another in "
-            f"{path}; run it again with undrift papers run {stored.name} --scale {stored.scale}."
+            f"{path}; run it again with undrift papers run {stored.name} --scale {stored.scale}"
+            f"{' --tune' * stored.tuned}."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,190 +11,131 @@ from rich.table import Table
 from rich.text import Text
 
 from undrift.papers.catalogue import PaperEntry
-from undrift.papers.claims import CONTRADICTED, NOT_RUN, SHOWN, UNDECIDED
-from undrift.papers.compare import ComparedCell, Judged, Ours
+from undrift.papers.compare import ComparedCell, Ours
 from undrift.papers.file import Paper
-from undrift.papers.quantity import Quantity, Value
-from undrift.papers.store import StoredPaper
+from undrift.papers.find import Side
+from undrift.papers.judge import Judged
+from undrift.papers.parts import Claim
+from undrift.papers.quantity import UNKNOWN
+from undrift.papers.verdicts import CONTRADICTED, NOT_RUN, SHOWN, Evidence, unit_of
+from undrift.papers.words import (
+    AGREEMENT,
+    Head,
+    document_text,
+    head_text,
+    heads,
+    ours_text,
+    setting_lines,
+)
 
-COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}
+COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}  # by how a verdict begins
 
 
-def print_paper(
-    paper: Paper,
-    rows: Sequence[ComparedCell],
-    judged: Sequence[Judged],
-    stored: StoredPaper | None,
-    console: Console,
-) -> None:
+def print_paper(paper: Paper, sides: Sequence[Side], console: Console) -> None:
     """Print a paper: how it was run, numbers side by side, claims, readings."""
     console.print(Text(f"{paper.item}: {paper.what}", style="bold"))
     console.print(f"Printed in: {paper.printed}", highlight=False, markup=False)
     if paper.kind != "experiment":
         console.print(paper.why, highlight=False, markup=False)
-    if stored is not None:
-        _print_setting(paper, stored, console)
-    elif paper.kind == "experiment":
-        console.print("Not run yet: `undrift papers run` runs it.")
-    for table in _tables(rows, alone=stored is None):
-        console.print(table)
-    if judged:
-        console.print(_claims_table(judged, stored))
+    for side in sides:
+        _print_side(paper, side, console, named=len(sides) > 1)
+    if paper.claims:
+        console.print(_claims_table(paper, sides))
     if paper.readings.strip():
         console.print(Text("Readings", style="bold"))
         console.print(paper.readings.strip(), highlight=False, markup=False)
 
 
-def _print_setting(paper: Paper, stored: StoredPaper, console: Console) -> None:
-    seeds = len({trial.seed for trial in stored.trials})
-    ran = len(stored.trials)
-    part = "" if ran == stored.planned else f", {ran} of {_number(stored.planned, 'trial')}"
-    whose = f"Ours ({stored.source})" if stored.source else "Ours"
-    lines = [f"{whose}: scale {stored.scale}, {_number(seeds, 'seed')}{part}, {stored.date}."]
-    if stored.scale == "small" and paper.small is not None:
-        lines.append(paper.small.why.strip())
-    lines += [
-        f"{panel.panel}: on {panel.data} ({panel.stand_in})."
-        for panel in stored.panels
-        if panel.stand_in is not None
-    ]
-    if stored.scale == "small" and paper.small is not None:
-        for each in paper.small.left_out:
-            what = ", ".join([each.panel or "all panels", *(each.methods or ())])
-            grid = " (the grid)" if each.grid else ""
-            lines.append(f"Left out: {what}{grid}, about {each.hours:g} hours.")
-    for line in lines:
-        console.print(line, highlight=False, markup=False)
+def _print_side(paper: Paper, side: Side, console: Console, *, named: bool) -> None:
+    """Print how one kind of results was made, and its numbers beside the document's."""
+    if named:
+        console.print(Text(f"Each method {side.name}", style="bold"))
+    if side.stored is not None:
+        for line in setting_lines(paper, side.stored):
+            console.print(line, highlight=False, markup=False)
+    elif paper.kind == "experiment":
+        console.print("Not run yet: `undrift papers run` runs it.")
+    for columns, panels in heads(side.all_rows):
+        console.print(_table(columns, panels, side))
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _tables(rows: Sequence[ComparedCell], *, alone: bool) -> list[Table]:
-    """Return a table for each set of panels that print the same quantities.
-
-    `alone` says that there is nothing of ours to show.
-    """
-    panels: dict[str, list[ComparedCell]] = {}
-    for row in rows:
-        panels.setdefault(row.cell.panel, []).append(row)
-    groups: dict[tuple[tuple[Quantity, Quantity | None], ...], list[str]] = {}
-    for panel, own in panels.items():
-        key = tuple(dict.fromkeys((row.cell.quantity, row.located) for row in own))
-        groups.setdefault(key, []).append(panel)
-    return [
-        _table(columns, {panel: panels[panel] for panel in names}, alone=alone)
-        for columns, names in groups.items()
-    ]
-
-
-def _table(
-    columns: Sequence[tuple[Quantity, Quantity | None]],
-    panels: dict[str, list[ComparedCell]],
-    *,
-    alone: bool,
-) -> Table:
-    title = "The document" if alone else "The document / ours (difference)"
+def _table(columns: Sequence[Head], panels: Sequence[str], side: Side) -> Table:
+    alone = side.stored is None
+    title = "The document" if alone else "The document / ours [95 % interval] (difference)"
     table = Table("panel", "method", title=title)
-    for quantity, located in columns:
-        unit = f", {quantity.unit}" if quantity.unit not in ("", "rounds", "gradients") else ""
-        ours = "" if located is None or alone else f" (ours {_place(located)})"
-        table.add_column(escape(f"{quantity.text}{ours}{unit}"), justify="right")
-    for panel, rows in panels.items():
+    for head in columns:
+        table.add_column(escape(head_text(head, alone=alone)), justify="right")
+    for panel in panels:
+        rows = [row for row in side.all_rows if row.cell.panel == panel]
         methods = list(dict.fromkeys(row.cell.method for row in rows))
         by_place = {(row.cell.method, row.cell.quantity): row for row in rows}
         for i, method in enumerate(methods):
             found = [by_place.get((method, quantity)) for quantity, _ in columns]
-            cells = ["" if row is None else _cell(row, alone=alone) for row in found]
+            cells = ["" if row is None else escape(_cell(row, alone=alone)) for row in found]
             table.add_row(escape(panel) if i == 0 else "", escape(method), *cells)
         table.add_section()
     return table
 
 
-def _place(quantity: Quantity) -> str:
-    """Return the round or the target of a quantity in words."""
-    return f"at {quantity.at}" if quantity.at is not None else f"{100 * (quantity.target or 0):g} %"
-
-
 def _cell(row: ComparedCell, *, alone: bool) -> str:
     percent = row.cell.quantity.unit == "%"
-    document = ("~" if row.cell.approximate else "") + number(row.cell.value, percent=percent)
-    if row.cell.deviation is not None:
-        document += f" ± {row.cell.deviation:g}"
     if alone:
-        return document
-    if row.ours is None:
-        return f"{document} / -"
-    gap = row.difference
-    text = f"{document} / {_ours(row.ours, percent=percent)}"
-    text += "" if gap is None else f" ({gap:+.4g})"
+        return document_text(row)
+    text = f"{document_text(row)} / {ours_text(row.ours, percent=percent)}"
+    text += "" if row.difference is None else f" ({row.difference:+.4g})"
     if row.as_published is not None:
-        text += f"; as published {_ours(row.as_published, percent=percent)}"
+        text += f"; as published {ours_text(row.as_published, percent=percent)}"
     return text
 
 
-def _ours(ours: Ours, *, percent: bool) -> str:
-    deviation = "" if ours.deviation is None else f" ± {ours.deviation:.2g}"
-    part = 0 < ours.diverged < ours.seeds
-    lost = f", {ours.diverged} of {ours.seeds} seeds diverge" if part else ""
-    return number(ours.value, percent=percent) + deviation + lost
-
-
-def number(value: Value, *, percent: bool = False) -> str:
-    """Return a value as tables print it."""
-    if math.isnan(value.number):
-        return "diverges"
-    digits = ".2f" if percent else ".0f" if value.number >= 1000 else ".4g"
-    text = f"{value.number:{digits}}"
-    return f"> {text}" if value.beyond else text
-
-
-def _claims_table(judged: Sequence[Judged], stored: StoredPaper | None) -> Table:
-    scale = "" if stored is None else f" ({stored.scale})"
+def _claims_table(paper: Paper, sides: Sequence[Side]) -> Table:
     table = Table(title="What the document claims")
-    table.add_column("claim")
-    table.add_column("where")
-    table.add_column("its own numbers")
-    table.add_column(f"ours{scale}")
-    words = {True: "agree", False: "contradict it", None: "-"}
-    for each in judged:
-        counts = [sum(result is word for result in each.seeds) for word in (True, False, None)]
-        seeds = ": {} for, {} against, {} open".format(*counts)
-        text = each.verdict + (seeds if each.verdict == UNDECIDED else "")
-        if each.without and each.verdict != NOT_RUN:
-            text += f", without {', '.join(each.without)}"
-        colour = COLOURS.get(each.verdict, "yellow")
-        table.add_row(
-            escape(each.claim.text),
-            escape(each.claim.where),
-            words[each.published],
-            Text(text, style=colour),
-        )
+    for head in ("claim", "where", "its own numbers"):
+        table.add_column(head)
+    for side in sides:
+        scale = "" if side.stored is None else f" ({side.stored.scale})"
+        table.add_column(f"ours {side.name}{scale}" if len(sides) > 1 else f"ours{scale}")
+        table.add_column("by (95 % interval)")
+    for position, claim in enumerate(paper.claims):
+        found = [side.judged[position] for side in sides]
+        cells = [cell for each in found for cell in _verdict_cells(each)]
+        agreement = AGREEMENT[found[0].published]
+        table.add_row(escape(claim.text), escape(claim.where), agreement, *cells)
     return table
 
 
-def as_json(
-    entry: PaperEntry,
-    rows: Sequence[ComparedCell],
-    judged: Sequence[Judged],
-    stored: StoredPaper | None,
-) -> dict[str, Any]:
-    """Return what `papers show --json` prints."""
+def _verdict_cells(each: Judged) -> tuple[Text, str]:
+    colour = next((c for word, c in COLOURS.items() if each.verdict.startswith(word)), "yellow")
+    by_panel = f"\n{each.by_panel}" if each.by_panel else ""
+    return Text(each.text + by_panel, style=colour), escape(each.reason)
+
+
+def as_json(entry: PaperEntry, sides: Sequence[Side]) -> dict[str, Any]:
+    """Return what `papers show --json` prints: the printed settings, and the tuned in `tuned`."""
     paper = entry.paper
+    parts = {side.tuned: _side_json(side) for side in sides}
     return {
         "document": entry.document,
         "item": paper.item,
         "name": entry.name,
         "file": f"{entry.name}.toml",
         "kind": paper.kind,
+        **parts[False],
+        "tuned": parts.get(True),
+        "readings": paper.readings.strip(),
+    }
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    stored = side.stored
+    return {
         "scale": None if stored is None else stored.scale,
         "date": None if stored is None else stored.date,
         "trials": None if stored is None else len(stored.trials),
         "planned": None if stored is None else stored.planned,
-        "published": [_row_json(row) for row in rows],
-        "claims": [_claim_json(each) for each in judged],
-        "readings": paper.readings.strip(),
+        "published": [_row_json(row) for row in side.rows],
+        "claimed": [_row_json(row) for row in side.claimed],
+        "claims": [_claim_json(each) for each in side.judged],
     }
 
 
@@ -208,7 +148,7 @@ def _row_json(row: ComparedCell) -> dict[str, Any]:
         "at": cell.quantity.at,
         "target": cell.quantity.target,
         "relative_to": cell.quantity.relative_to,
-        "value": cell.value.plain,
+        "value": None if cell.value == UNKNOWN else cell.value.plain,
         "deviation": cell.deviation,
         "approximate": cell.approximate,
         "where": cell.where,
@@ -225,6 +165,8 @@ def _ours_json(ours: Ours | None) -> dict[str, Any] | None:
         return None
     return {
         "value": ours.value.plain,
+        "low": ours.interval.low,
+        "high": ours.interval.high,
         "deviation": ours.deviation,
         "seeds": ours.seeds,
         "diverged": ours.diverged,
@@ -238,6 +180,28 @@ def _claim_json(each: Judged) -> dict[str, Any]:
         "where": each.claim.where,
         "published": each.published,
         "verdict": each.verdict,
-        "seeds": list(each.seeds),
+        "panels": each.panels,
+        "reason": each.reason,
+        "found": each.claim.found,
+        "comparisons": [_evidence_json(each.claim, one) for one in each.evidence],
         "without": list(each.without),
+        "hours": each.hours,
+    }
+
+
+def _evidence_json(claim: Claim, each: Evidence) -> dict[str, Any]:
+    found = each.found
+    return {
+        "panel": each.panel,
+        "comparison": each.words,
+        "verdict": each.word,
+        "unit": unit_of(claim),
+        "seeds": list(each.seeds),
+        "holds": [margin.holds for margin in each.margins],
+        "mean": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "level": found.level,
+        "p": each.tested.p,
+        "adjusted_p": each.tested.adjusted,
     }

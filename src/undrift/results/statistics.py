@@ -41,6 +41,11 @@ class Interval:
         digits = _digits(self)
         return f"{_plain(self.low, digits)} to {_plain(self.high, digits)}"
 
+    @property
+    def mean_text(self) -> str:
+        """Return the mean with as many decimals, or "" if there is none."""
+        return "" if self.mean is None else _plain(self.mean, _digits(self))
+
 
 @dataclass(frozen=True)
 class Tested:
@@ -97,7 +102,8 @@ def holm(samples: Mapping[str, Sequence[float]], level: float = LEVEL) -> dict[s
     Holm: the k-th smallest of m values of p is held against (1 - level) / (m - k + 1), and nothing
     is shown after the first that is larger. The intervals have the same levels, that of the first
     failure from there on, so an interval excludes zero exactly if the difference is shown. An
-    infinite difference has no size: all seeds, three at least, must then have the same sign.
+    infinite difference has no size, and NaN none that is known: all seeds, three at least, must
+    then have the same sign.
     """
     plain = {name: interval(values, level) for name, values in samples.items()}
     p = {name: _p_value(samples[name], each) for name, each in plain.items()}
@@ -218,11 +224,11 @@ def _t_quantile(level: float, freedom: int) -> float:
 
 def _by_signs(values: Sequence[float], found: Interval) -> Tested:
     """Return the test of differences of which some have no size, or of a single one."""
-    infinite = any(math.isinf(value) for value in values)
+    signs_only = not all(math.isfinite(value) for value in values)
     signs = {(value > 0) - (value < 0) for value in values}
     side = signs.pop() if len(signs) == 1 else 0
-    shown = infinite and side != 0 and len(values) >= FEWEST_SIGNS
-    return Tested(found, found, None, None, shown, side, infinite)
+    shown = signs_only and side != 0 and len(values) >= FEWEST_SIGNS
+    return Tested(found, found, None, None, shown, side, signs_only)
 
 
 def _side(found: Interval) -> int:
