@@ -1,4 +1,4 @@
-"""What a tuned comparison has shown: means with intervals, paired differences, and sentences.
+"""The findings of a tuned comparison: means with intervals, paired differences, and sentences.
 
 Terminal, JSON and page take their numbers and words from here.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,7 +15,6 @@ from undrift.config.hyperparameters import METHODS, hyper_parameters
 from undrift.config.shorthand import parse_model, work_text
 from undrift.core import Federated, Peer
 from undrift.data import Clients, Work
-from undrift.gradients.task import Loss
 from undrift.results.record import Record
 from undrift.runs.api import run_with
 from undrift.runs.build import resolve_experiment
@@ -25,6 +24,9 @@ from undrift.runs.options import RunOptions
 from undrift.runs.own import OwnData, is_own, lent
 from undrift.runs.result import ExperimentResult
 from undrift.runs.spelling import Spelling
+
+if TYPE_CHECKING:
+    from undrift.gradients.task import Loss
 
 
 def compare(

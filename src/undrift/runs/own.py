@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,8 +18,10 @@ from torch import nn
 from undrift.config.sections import OWN
 from undrift.data import Clients, Dataset
 from undrift.data.holdout import hold_out
-from undrift.gradients.task import Loss
 from undrift.models.layout import raw_bytes
+
+if TYPE_CHECKING:
+    from undrift.gradients.task import Loss
 
 _objects: dict[str, Any] = {}  # digest -> OwnData or nn.Module
 
