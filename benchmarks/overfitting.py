@@ -128,8 +128,11 @@ def grid(method: str) -> Iterator[tuple[float, float]]:
     yield from ((lr, rho) for lr in LRS for rho in (RHOS if perturbs(method) else (0.0,)))
 
 
-def simulate(method: str, lr: float, rho: float, seed: int, epochs: int) -> dict[str, float]:
-    """Return test accuracy, test loss and training loss, means of the last three evaluations."""
+def simulate(method: str, lr: float, rho: float, seed: int, epochs: int) -> dict[str, Any]:
+    """Return test accuracy, test loss and training loss, means of the last three evaluations.
+
+    A run that diverges has an accuracy of 0.
+    """
     rounds = ROUNDS * EPOCHS // epochs
     run = ud.simulate(
         algorithm(method, lr, rho, epochs),
@@ -145,7 +148,10 @@ def simulate(method: str, lr: float, rho: float, seed: int, epochs: int) -> dict
         kernels="always",
         evaluation=ud.EvaluationOptions(every=rounds // 10, train_loss=True),
     )
-    tests = [record for record in run if record.loss is not None]
+    try:
+        tests = [record for record in run if record.loss is not None]
+    except ud.DivergenceError as error:
+        return {"accuracy": 0.0, "diverged": error.round}
     fields = "accuracy", "loss", "train_loss"
     ends = {name: statistics.mean(getattr(r, name) for r in tests[-3:]) for name in fields}
     return ends | {"lowest loss": min(r.loss or math.inf for r in tests), "stalled": run.stalled}
