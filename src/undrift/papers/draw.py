@@ -24,7 +24,7 @@ COLUMNS = 3
 
 def draw(parts: Sequence[Plot], path: Path) -> None:
     """Write a figure of the kind that the suffix says, with the hash of what it shows."""
-    columns = min(COLUMNS, len(parts))
+    columns = min(COLUMNS, _a_side(parts))
     lines = math.ceil(len(parts) / columns)
     tallest = max(len(part.rows) for part in parts)
     height = HEIGHT if not tallest else 0.7 + ROW * tallest
@@ -32,7 +32,7 @@ def draw(parts: Sequence[Plot], path: Path) -> None:
     labels = list(dict.fromkeys(line.label for part in parts for line in part.lines))
     with style.drawing(SETTINGS):
         figure = style.new_figure((wide * columns, height * lines + 0.35))
-        grid = figure.subplots(lines, columns, squeeze=False).flat
+        grid = list(figure.subplots(lines, columns, squeeze=False).flat)
         for axes, part in zip(grid, parts, strict=False):
             if part.lines:
                 _draw_lines(axes, part, labels)
@@ -40,11 +40,17 @@ def draw(parts: Sequence[Plot], path: Path) -> None:
                 _draw_rows(axes, part)
             axes.set_title(style.literal(part.title))
             style.trim(axes)
-        for axes in list(grid)[len(parts) :]:
+        for axes in grid[len(parts) :]:
             axes.set_axis_off()
         _legend(figure, parts, labels, columns)
         metadata = {"Date": None, "Creator": None, "Description": digest(parts)}
         style.save(figure, path, metadata=metadata if path.suffix == ".svg" else None)
+
+
+def _a_side(parts: Sequence[Plot]) -> int:
+    """Return how many parts show the same kind of results, so that each kind begins a line."""
+    tuned = sum(part.title.endswith(TUNED) for part in parts)
+    return tuned if 0 < tuned <= COLUMNS and len(parts) > tuned else len(parts)
 
 
 def _draw_lines(axes: Any, part: Plot, labels: Sequence[str]) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from undrift.papers.claims import Lookup, Margins, everybody, holds, involved, margins, named
 from undrift.papers.compare import chosen, relative_base, share, trials_of, value_of
 from undrift.papers.estimate import hours
-from undrift.papers.file import Paper
+from undrift.papers.file import Paper, with_methods
 from undrift.papers.parts import Claim
 from undrift.papers.quantity import UNKNOWN, Quantity, Value
-from undrift.papers.scales import plan
+from undrift.papers.scales import PanelRun, plan
 from undrift.papers.store import StoredPaper, canonical
 from undrift.papers.verdicts import (
     NOT_COMPARABLE,
@@ -87,7 +87,7 @@ def _judge(paper: Paper, claim: Claim, stored: StoredPaper | None) -> Judged:
     lacking = _lacking(claim, missing)
     about = [panel for panel in involved(claim, paper) if panel not in lacking]
     if stored is None or not about or (lacking and (claim.across or claim.change)):
-        return Judged(claim, published, NOT_RUN, hours=_hours(paper, missing))
+        return Judged(claim, published, NOT_RUN, hours=_hours(paper, claim, missing))
     same = not lacking and all(panel.same for panel in stored.panels if panel.panel in about)
     without = [f"{method} ({panel})" for panel, method in missing if panel not in lacking]
     without += list(lacking)
@@ -143,26 +143,36 @@ def _seed_lookup(paper: Paper, claim: Claim, stored: StoredPaper, seed: int) -> 
     return lookup
 
 
-def _hours(paper: Paper, missing: Sequence[tuple[str, str]]) -> float | None:
-    """Return the hours on two cores that the missing cells would take, one seed each, roughly.
+def _hours(paper: Paper, claim: Claim, missing: Sequence[tuple[str, str]]) -> float | None:
+    """Return the hours on two cores for which one seed of the claim could be run, roughly.
 
-    They are those that the small scale names where it leaves cells out.
+    They are those of the panels that the small scale has, and what it says of cells that it leaves
+    out where there are no others or where the claim compares panels.
     """
     if paper.experiment is None:
         return None
+    runs = plan(paper, "full" if paper.small is None else "small", at_hand=lambda data: True)
+    possible = {cell for run in runs for cell in _cells(run)}
+    gone = _lacking(claim, [cell for cell in missing if cell not in possible])
+    wanted = {cell for cell in missing if cell[0] not in gone}
+    runnable = sum(
+        hours(with_methods(run.experiment, own))
+        for run in runs
+        if (own := [m for p, m in wanted if p == run.panel and (p, m) in _cells(run)])
+    )
+    if runnable and not (claim.across or claim.change):
+        return runnable
     left_out = paper.small.left_out if paper.small is not None else []
-    named_hours = [
+    return runnable + sum(
         each.hours
         for each in left_out
         if not each.grid
         and any(
-            each.panel in (None, panel) and method in (each.methods or [method])
+            panel in gone and each.panel in (None, panel) and method in (each.methods or [method])
             for panel, method in missing
         )
-    ]
-    if named_hours:
-        return sum(named_hours)
-    scale = "full" if paper.small is None else "small"
-    panels = {panel for panel, _ in missing}
-    runs = plan(paper, scale, at_hand=lambda data: True)
-    return sum(hours(run.experiment) for run in runs if run.panel in panels)
+    )
+
+
+def _cells(run: PanelRun) -> set[tuple[str, str]]:
+    return {(run.panel, method.title) for method in run.experiment.methods}

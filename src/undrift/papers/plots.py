@@ -1,4 +1,4 @@
-"""What the figures of results show, as plain numbers: curves by round, or dots with intervals.
+"""The numbers that figures of results show: curves by round, or dots with intervals.
 
 A hash of the numbers stands in a figure's file, so that a test can tell whether it is up to date.
 """
@@ -31,7 +31,7 @@ LABELS = {
 
 
 @dataclass(frozen=True)
-class Line:
+class CurveBand:
     """Holds a curve: the mean over seeds, and the band between the least and the most."""
 
     label: str
@@ -58,7 +58,7 @@ class Plot:
 
     title: str
     axis: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CurveBand, ...] = ()
     rows: tuple[tuple[str, tuple[Dot, ...]], ...] = field(default=())
 
 
@@ -82,12 +82,13 @@ def _curve_plots(paper: Paper, sides: Sequence[Side]) -> list[Plot]:
     for side in sides:
         if side.stored is None:
             continue
-        after = f", {side.name}" if len([s for s in sides if s.stored is not None]) > 1 else ""
+        several = sum(each.stored is not None for each in sides) > 1
         for title, cells in _groups(paper):
             lines = [_line(side.stored, *cell, metric, label) for label, cell in cells.items()]
             drawn = tuple(line for line in lines if line is not None)
             if drawn:
-                found.append(Plot(title + after, LABELS[metric], drawn))
+                words = [title] * bool(title) + [side.name] * several
+                found.append(Plot("\n".join(words), LABELS[metric], drawn))
     return found
 
 
@@ -109,7 +110,9 @@ def _groups(paper: Paper) -> list[tuple[str, dict[str, tuple[str, str]]]]:
     return list(groups.items())
 
 
-def _line(stored: StoredPaper, panel: str, method: str, metric: str, label: str) -> Line | None:
+def _line(
+    stored: StoredPaper, panel: str, method: str, metric: str, label: str
+) -> CurveBand | None:
     """Return the curve of a method in a panel over its seeds, or None if it has none."""
     trials = trials_of(stored, panel, method)
     seeds = [trial for trial in chosen(trials) if metric in trial.curves] if trials else []
@@ -123,7 +126,7 @@ def _line(stored: StoredPaper, panel: str, method: str, metric: str, label: str)
     if not kept:
         return None
     columns = [by_round[at] for at in kept]
-    return Line(
+    return CurveBand(
         label,
         tuple(kept),
         tuple(_rounded(sum(values) / len(values)) for values in columns),
