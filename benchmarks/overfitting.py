@@ -8,8 +8,8 @@
 1,000 samples of Fashion-MNIST at 50 clients of 20, Dirichlet(0.6), 5 clients a round, 5 epochs of
 batch 10, 300 rounds, weight decay 0.001, lr falling by 0.9996 an epoch, no augmentation; a net of
 100,026 parameters, which fits all samples. 5,000 other training samples validate, the test set
-tests. A choice at an edge of its grid is said. What is finished is kept in the file, so that a call
-goes on where the last one ended.
+tests. Every method has nine trials; where the largest lr or rho is chosen, the next one is tried,
+too. What is finished is kept in the file, so that a call goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,9 @@ from undrift.files import write_atomic
 
 SAMPLES, VALIDATION, CLIENTS, EPOCHS, ROUNDS = 1000, 5000, 50, 5, 300
 INTERVALS = 1, 20  # epochs a round besides 5, with as many rounds as make T x E = 1500
-LRS, RHOS = (0.03, 0.1, 0.3), (0.03, 0.1, 0.3)
+LRS, RHOS = (0.03, 0.1, 0.3), (0.03, 0.1, 0.3)  # of methods that perturb; then at most twice
+WIDER = (1.0, 3.0)  # values of either, should its largest be chosen
+FINE_LRS = 0.03, 0.05, 0.07, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3  # as many trials for the others
 METHODS = "FedAvg", "FedSAM", "FedSpeed without perturbation", "FedSpeed"
 PAIRS = ("FedSAM", "FedAvg"), ("FedSpeed", "FedSpeed without perturbation")
 TUNING_SEED = 100
@@ -114,18 +115,31 @@ class Results:
 
     def _tried(self, method: str) -> dict[tuple[float, float], float]:
         """Return the accuracies of the cells that are finished."""
+        cells = [*grid(method), *((lr, rho) for lr in (*LRS, *WIDER) for rho in (*RHOS, *WIDER))]
         keys = {
             (lr, rho): f"{method}, lr {lr:g}, rho {rho:g}, E {EPOCHS}, seed {TUNING_SEED}"
-            for lr, rho in grid(method)
+            for lr, rho in cells
         }
         return {
             cell: self._runs[key]["accuracy"] for cell, key in keys.items() if key in self._runs
         }
 
 
-def grid(method: str) -> Iterator[tuple[float, float]]:
-    """Yield the cells of a method: the same learning rates, and each rho where it has one."""
-    yield from ((lr, rho) for lr in LRS for rho in (RHOS if perturbs(method) else (0.0,)))
+def grid(method: str) -> list[tuple[float, float]]:
+    """Return the nine cells of a method: values of lr and rho, or of lr alone."""
+    if perturbs(method):
+        return [(lr, rho) for lr in LRS for rho in RHOS]
+    return [(lr, 0.0) for lr in FINE_LRS]
+
+
+def wider(method: str, chosen: tuple[float, float]) -> list[tuple[float, float]]:
+    """Return the cells beyond a choice at the upper edge of what was tried."""
+    lr, rho = chosen
+    if not perturbs(method):
+        return []
+    steps = (*LRS, *WIDER)
+    cells = [(steps[steps.index(lr) + 1], rho)] if lr in (LRS[-1], WIDER[0]) else []
+    return cells + ([(lr, steps[steps.index(rho) + 1])] if rho in (RHOS[-1], WIDER[0]) else [])
 
 
 def simulate(method: str, lr: float, rho: float, seed: int, epochs: int) -> dict[str, Any]:
@@ -177,9 +191,7 @@ def show(results: Results) -> None:
                 cells = [spread([100 * run["accuracy"] for run in runs])]
                 fields = "loss", "train_loss", "lowest loss"
                 cells += [f"{statistics.mean(run[name] for run in runs):.3f}" for name in fields]
-                edge = " (edge)" if lr in (LRS[0], LRS[-1]) else ""
-                rho_edge = " (edge)" if rho in (RHOS[0], RHOS[-1]) else ""
-                row = [method, str(epochs), f"{lr:g}{edge}", f"{rho:g}{rho_edge}", *cells]
+                row = [method, str(epochs), f"{lr:g}", f"{rho:g}", *cells]
                 print("| " + " | ".join(row) + " |")
         for one, other in PAIRS:
             runs = zip(results.found(one, epochs), results.found(other, epochs), strict=False)
@@ -208,6 +220,9 @@ def main() -> None:
             if chosen.part == "tune":
                 for lr, rho in grid(method):
                     results.run(method, lr, rho, seed)
+                for _ in WIDER:
+                    for lr, rho in wider(method, results.chosen(method)):
+                        results.run(method, lr, rho, seed)
             else:
                 for epochs in (EPOCHS,) if chosen.part == "final" else INTERVALS:
                     results.run(method, *results.chosen(method), seed, epochs)
