@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from undrift.papers.store import StoredPaper, fingerprint, stored_panel, stored_
 from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
 from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_experiment
-from undrift.runs.folder import describe, read_environment
+from undrift.runs.folder import describe, lock, read_environment
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.jobs import jobs as planned_jobs
 from undrift.runs.options import RunOptions
@@ -82,8 +83,7 @@ def run_paper(
         result = run_experiment(run.experiment, run.folder, options)
         trials[run.folder] = result.trials
         _stored(entry, paper, scale, runs, trials).write(results_file(entry, scale, out))
-        if result.stopped:
-            raise KeyboardInterrupt
+        result.raise_if_stopped()
     return _stored(entry, paper, scale, runs, trials)
 
 
@@ -154,7 +154,10 @@ def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
     if not (place / EXPERIMENT).is_file() or not (place / ENVIRONMENT).is_file():
         return False
     earlier, new = Experiment.read(place / EXPERIMENT), resolve_experiment(experiment)
-    if earlier.model_copy(update={"seeds": new.seeds}) != new:
+    # How often a run was saved changes no result.
+    every = {"checkpoint_every": new.engine.checkpoint_every}
+    same = {"seeds": new.seeds, "engine": earlier.engine.model_copy(update=every)}
+    if earlier.model_copy(update=same) != new:
         if force:
             return False
         raise ValueError(
@@ -173,8 +176,9 @@ def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
             "the data, replace the results with --force, or choose another --out."
         )
     if earlier.seeds != new.seeds:
-        _rename_only_trial(place, planned_jobs(earlier), planned_jobs(new))
-        describe(place, new, read_environment(place))
+        with closing(lock(place)):
+            _rename_only_trial(place, planned_jobs(earlier), planned_jobs(new))
+            describe(place, new, read_environment(place))
     return True
 
 

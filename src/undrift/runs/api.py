@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,9 @@ from undrift.runs.folder import read_experiment
 from undrift.runs.jobs import Job, read_choice
 from undrift.runs.options import RunOptions
 from undrift.runs.result import ExperimentResult
-from undrift.runs.run_job import Observer
+from undrift.runs.run_job import Begun, Observer, moved_aside
 from undrift.runs.runner import run_experiment
+from undrift.runs.spelling import KEYWORDS
 
 
 def run(
@@ -48,8 +52,9 @@ def run(
         with as many threads.
 
     A method that diverges is a result: its trial has the status "diverged". Ctrl-C is raised when
-    what was done is written; `resume` goes on with it. With `engine.processes > 1` other processes
-    are started, so a script needs `if __name__ == "__main__":` (docs/distributed.md).
+    what was done is saved; `resume` goes on with it. SIGTERM ends the program likewise, with the
+    code 143, unless the program handles it itself. With `engine.processes > 1` other processes are
+    started, so a script needs `if __name__ == "__main__":` (docs/distributed.md).
     """
     if (experiment is None) == (resume is None):
         got = "neither" if experiment is None else "both"
@@ -68,12 +73,16 @@ def run(
         track=[track] if isinstance(track, str) else track,
         reads=reads,
         hash_always=True,
-        observer=Observer() if on_record is None else _Callback(on_record),
+        observer=_Callback(on_record),
     )
     name = "search" if search else reads[0].stem if reads else "experiment"
     result = run_experiment(_as_experiment(experiment), name, options)
     if result.stopped:
-        raise KeyboardInterrupt(f"go on with undrift.run(resume={str(result.folder)!r})")
+        remedy = f"go on with {KEYWORDS.resume(result.folder, search=False)}"
+        if result.stopped == signal.SIGTERM:
+            print(f"Stopped; what was done is kept, {remedy}", file=sys.stderr)
+            sys.exit(128 + signal.SIGTERM)
+        raise KeyboardInterrupt(remedy)
     return result
 
 
@@ -90,10 +99,15 @@ def _as_experiment(experiment: object) -> Experiment:
 
 
 class _Callback(Observer):
-    """An observer that calls a function after every round."""
+    """An observer that calls a function after every round, and warns of records moved aside."""
 
-    def __init__(self, on_record: Callable[[Job, Record], None]) -> None:
+    def __init__(self, on_record: Callable[[Job, Record], None] | None) -> None:
         self._on_record = on_record
 
+    def begin(self, job: Job, begun: Begun) -> None:
+        if begun.moved is not None:
+            warnings.warn(moved_aside(job, begun.moved), stacklevel=2)
+
     def add(self, job: Job, record: Record) -> None:
-        self._on_record(job, record)
+        if self._on_record is not None:
+            self._on_record(job, record)
