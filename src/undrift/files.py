@@ -58,7 +58,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path, *, stale: float = STALE) -> Iterator[Path]:
     """Yield an empty folder to write files to; it replaces `path` when the block ends well.
 
-    A folder that exists at `path` is removed just before the rename, since no system can replace
+    A folder that exists at `path` is renamed first and removed last, since no system can replace
     it. `stale` is the age in seconds from which parts of other writers are removed; it may be 0
     where the parent folder has one writer only.
     """
@@ -70,11 +70,26 @@ def atomic_folder(path: Path, *, stale: float = STALE) -> Iterator[Path]:
         for file in part.iterdir():
             _sync(file)
         _sync_folder(part)
-        if path.exists():
-            shutil.rmtree(path)
-        part.rename(path)
+        old = part_of(path)
+        with suppress(FileNotFoundError):
+            path.rename(old)
+        try:
+            part.rename(path)
+        except OSError:
+            with suppress(OSError):
+                old.rename(path)
+            raise
         _sync_folder(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder so that a kill leaves it whole, or leaves a part that nobody reads."""
+    part = part_of(path)
+    with suppress(OSError):
+        path.rename(part)
         shutil.rmtree(part, ignore_errors=True)
 
 

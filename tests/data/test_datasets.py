@@ -379,6 +379,44 @@ def test_what_is_tested_on() -> None:
             data.split("iid", 4, test_samples=bad)  # type: ignore[arg-type]
 
 
+def test_a_cheap_version_deals_some_of_the_training_samples() -> None:
+    data = small()
+    some = data.split("iid", 3, train_samples=7, seed=1)
+    again = data.split("dirichlet:5", 1, train_samples=7, seed=1)
+    fewer = data.split("iid", 3, train_samples=4, seed=1)
+    assert sorted(some.index) == sorted(again.index), "the seed alone draws"
+    assert len(set(some.index)) == 7
+    assert set(fewer.index) < set(some.index)
+    assert set(data.split("iid", 3, train_samples=7, seed=2).index) != set(some.index)
+    for i in range(3):  # each sample has its own target
+        assert torch.equal(some.targets[some.of(i)], data.stored_train[1][some.of(i)])
+    everything = data.split("iid", 3, train_samples=40, seed=1)
+    assert sorted(everything.index) == list(range(40))
+    assert some.test is data.stored_test
+
+
+def test_a_cheap_version_keeps_natural_clients_and_validation() -> None:
+    data = small()
+    assert data.client_ids is not None
+    some = data.split("natural", 2, train_samples=25, validation=0.4, seed=3)
+    owners = [set(data.client_ids[some.of(i)]) for i in range(2)]
+    assert all(len(each) == 1 for each in owners)
+    theirs = [i for i in range(12) if i % 5 in set.union(*owners)]
+    assert some.test is not None
+    assert torch.equal(some.test[0], data.stored_test[0][theirs])
+    assert some.validation is not None
+    assert len(some.index) + len(some.validation[1]) <= 25
+
+
+def test_bad_train_samples_are_refused() -> None:
+    data = small()
+    for bad in (0, 41, 1.5):
+        with pytest.raises(ValueError, match=r"train_samples in 1\.\.\.40"):
+            data.split("iid", 4, train_samples=bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no train_samples beside index lists"):
+        data.split([[0, 1], [2]], train_samples=2)
+
+
 def test_unequal_arrays_are_refused() -> None:
     part = Samples(np.zeros((3, 2), dtype=np.float32), np.zeros(2, dtype=np.int64))
     with pytest.raises(ValueError, match="as many targets as inputs in its train part"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,8 @@ from undrift.papers.run import results_folder, run_paper
 from undrift.papers.scales import WHOLE, plan
 from undrift.papers.store import read_stored, stored_panel
 from undrift.results.metrics import ema
-from undrift.results.trial import Trial
+from undrift.results.record import Record
+from undrift.results.trial import Journal, Trial
 from undrift.runs import build
 from undrift.runs.folder import read
 
@@ -286,3 +289,39 @@ def test_a_damaged_file_of_results_is_named(shipped: Path, tmp_path: Path) -> No
     path.write_text('{"version": 1}')
     with pytest.raises(Exception, match="needs to hold results of a paper and is damaged"):
         read_stored(path)
+
+
+def test_results_saved_more_or_less_often_are_the_same_experiment(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = catalogue.find("fedacg/table9")
+    first = run_paper(entry, "small")
+    file = results_folder(entry, "small") / "iid" / "experiment.toml"
+    text = file.read_text()
+    assert "checkpoint_every" not in text
+    file.write_text(text.replace("[engine]\n", "[engine]\ncheckpoint_every = 7\n"))
+    assert run_paper(entry, "small").trials == first.trials
+
+
+def test_sigterm_ends_a_paper_with_its_own_code(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes after the first record, and a second start goes on from it."""
+    real, added = Journal.add, []
+
+    def add(self: Journal, record: Record) -> None:
+        real(self, record)
+        added.append(record.round)
+        if len(added) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Journal, "add", add)
+    code, _, err = undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9")
+    assert code == 143
+    assert "go on with undrift papers run fedacg/table9 --scale small" in err
+    place = results_folder(catalogue.find("fedacg/table9"), "small") / "iid"
+    assert len(list(place.glob("checkpoints/*/round-*"))) == 1
+    code, _, err = undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9")
+    assert code == 0, err
+    assert added[:2] == [1, 2]
+    assert not (place / "checkpoints").exists()

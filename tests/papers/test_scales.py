@@ -10,7 +10,7 @@ from undrift.papers.file import Paper
 from undrift.papers.quantity import Quantity
 from undrift.papers.scales import PanelRun, plan
 
-ENGINE = {"engine.checkpoint_every", "engine.save_models"}  # They change no result.
+ENGINE = {"engine.save_models"}  # It changes no result.
 
 
 def changed_fields(run: PanelRun) -> set[str]:

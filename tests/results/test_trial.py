@@ -60,15 +60,23 @@ class TestJournal:
         assert journal.end("finished").records == [record(1)]
         assert list(tmp_path.iterdir()) == []
 
-    def test_going_on_drops_what_is_repeated(self, tmp_path: Path) -> None:
+    def test_going_on_keeps_what_is_repeated(self, tmp_path: Path) -> None:
+        """A kill came after round 4, the last checkpoint is that of round 2."""
         journal = Journal(tmp_path, "a", TRIAL, after=None)
         for number in (1, 2, 3, 4):
             journal.add(record(number, 0.1))
         again = Journal(tmp_path, "a", TRIAL, after=record(2, 0.2))
-        again.add(record(3, 0.3))
         found = [(line["round"], line["accuracy"]) for line in lines_of(tmp_path / "a.jsonl")]
-        assert found == [(1, 0.1), (2, 0.2), (3, 0.3)]
-        assert [r.round for r in again.records] == [1, 2, 3]
+        assert found == [(1, 0.1), (2, 0.2), (3, 0.1), (4, 0.1)]
+        assert [r.round for r in again.records] == [1, 2, 3, 4]
+        assert again.round == 4
+
+    def test_records_behind_a_gap_are_run_again(self, tmp_path: Path) -> None:
+        journal = Journal(tmp_path, "a", TRIAL, after=None)
+        for number in (1, 3, 4, 6):
+            journal.add(record(number))
+        again = Journal(tmp_path, "a", TRIAL, after=record(3))
+        assert [r.round for r in again.records] == [1, 3, 4]
 
     def test_going_on_after_a_torn_line(self, tmp_path: Path) -> None:
         journal = Journal(tmp_path, "a", TRIAL, after=None)
@@ -79,10 +87,18 @@ class TestJournal:
             Journal(tmp_path, "a", TRIAL, after=record(2)).add(record(3))
         assert [line["round"] for line in lines_of(tmp_path / "a.jsonl")] == [1, 2, 3]
 
-    def test_beginning_anew_forgets_the_old(self, tmp_path: Path) -> None:
-        Journal(tmp_path, "a", TRIAL, after=None).add(record(1))
-        Journal(tmp_path, "a", TRIAL, after=None)
+    def test_beginning_anew_moves_the_old_aside(self, tmp_path: Path) -> None:
+        for accuracy in (0.1, 0.2):
+            Journal(tmp_path, "a", TRIAL, after=None).add(record(1, accuracy))
+        (tmp_path / "a.csv").write_text("round\n1\n")
+        journal = Journal(tmp_path, "a", TRIAL, after=None)
+        assert journal.moved == "a.earlier-2.jsonl"
         assert lines_of(tmp_path / "a.jsonl") == []
+        moved = [lines_of(tmp_path / f"a.earlier-{n}.jsonl")[0]["accuracy"] for n in (1, 2)]
+        assert moved == [0.1, 0.2]
+        assert (tmp_path / "a.earlier-2.csv").read_text() == "round\n1\n"
+        assert Journal(tmp_path, "a", TRIAL, after=None).moved is None, "nothing was recorded"
+        assert [trial.name for trial in read_trials(tmp_path)] == ["a"]
 
 
 class TestFullDisk:

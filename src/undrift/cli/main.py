@@ -20,6 +20,7 @@ from undrift.cli.data import data_app
 from undrift.cli.lazy import lazy_group
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES
 from undrift.cli.papers import papers_app
+from undrift.engine.processes.interrupts import signal_of
 from undrift.errors import UndriftError
 
 
@@ -142,7 +143,7 @@ def main() -> None:
         _leave(2 if isinstance(error, ValueError) else 1, error)
     except KeyboardInterrupt as error:
         _print_error("Stopped; what was done is kept.", error)
-        _leave(130)
+        _leave(128 + signal_of(error))
     except Exception as error:
         from undrift.engine.processes.rendezvous import launched
 

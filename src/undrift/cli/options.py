@@ -45,6 +45,10 @@ DirichletOption = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+TrainSamplesOption = Annotated[
+    int | None,
+    typer.Option(help="Deal so many training samples, drawn once, not all.", rich_help_panel=DATA),
+]
 TestSamplesOption = Annotated[
     int | None,
     typer.Option(help="Test on so many samples, drawn once, not on all.", rich_help_panel=DATA),
@@ -220,7 +224,7 @@ ProcessesOption = Annotated[
 MaxRestartsOption = Annotated[
     int,
     typer.Option(
-        help="How often --processes starts again from --checkpoint when one is lost.",
+        help="How often --processes starts again from the last checkpoint when one is lost.",
         rich_help_panel=PROCESSES,
     ),
 ]
@@ -238,5 +242,5 @@ VerboseOption = Annotated[
     ),
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", help="No progress bar.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--quiet", help="No progress bar or lines.", rich_help_panel=OUTPUT)
 ]

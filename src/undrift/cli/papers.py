@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undrift.cli.options import JobsOption, JsonOption, QuietOption
+from undrift.cli.shared import signals_as_codes
 
 if TYPE_CHECKING:
     from undrift.papers.catalogue import PaperEntry
@@ -85,7 +86,7 @@ def run_papers(
             instead = "" if run.stand_in is None else f" on {data}: {run.stand_in.why}"
             say(f"{number}/{count} {run.panel}{instead}")
 
-    with ProgressBar(quiet=quiet) as progress:
+    with signals_as_codes(), ProgressBar(quiet=quiet) as progress:
         run_paper(
             entry,
             scale,

@@ -1,7 +1,11 @@
-"""The progress bar follows an experiment and prints a line about each of its runs."""
+"""The progress bar follows an experiment and prints a line about each of its runs.
+
+Where the output is no terminal, say a file, there is a plain line a minute instead of the bar.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -14,11 +18,13 @@ from undrift.engine.processes.rendezvous import restarted
 from undrift.results.record import Record, Totals
 from undrift.results.trial import Trial
 from undrift.runs.jobs import Job
-from undrift.runs.run_job import Begun, Observer
+from undrift.runs.run_job import Begun, Observer, moved_aside
+
+SECONDS = 60.0  # between plain lines
 
 
 class ProgressBar(Observer):
-    """An observer that shows the rounds of all jobs as one bar on stderr.
+    """An observer that shows the rounds of all jobs as one bar on stderr, or as plain lines.
 
     Only rank 0 of several processes prints.
     """
@@ -29,6 +35,8 @@ class ProgressBar(Observer):
         self._several = False
         self._spent = Totals()  # of all rounds so far, whatever their job
         self._advanced: dict[str, int] = {}  # rounds that the bar shows of the jobs that run
+        plain = not self._console.is_terminal
+        self._lines = ProgressLines() if plain and not quiet else None
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -37,7 +45,7 @@ class ProgressBar(Observer):
             TextColumn("{task.fields[seconds]}"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=quiet or self._console.quiet,
+            disable=quiet or plain or self._console.quiet,
         )
 
     def __enter__(self) -> ProgressBar:
@@ -56,12 +64,18 @@ class ProgressBar(Observer):
         algorithms = [job.method.build() for job in planned]
         for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):
             self._say(f"{cls.__name__} communicates at every step: one step a round.")
+        if self._lines is not None:
+            self._lines.plan(rounds)
         self._task = self._bar.add_task("", total=rounds, accuracy="-", seconds="")
         self._bar.start()
 
     def begin(self, job: Job, begun: Begun) -> None:
         self._announce(begun)
+        if begun.moved is not None:
+            self._say(moved_aside(job, begun.moved))
         self._advanced[job.name] = begun.round
+        if self._lines is not None:
+            self._lines.begin(job, begun.round)
         self._bar.update(self._task, description=escape(self._label(job)), advance=begun.round)
 
     def add(self, job: Job, record: Record) -> None:
@@ -72,6 +86,9 @@ class ProgressBar(Observer):
         seconds = f"{training + tests:.0f} s: {training:.0f} + {tests:.0f} tests"
         self._advanced[job.name] += 1
         self._bar.update(self._task, advance=1, seconds=seconds)
+        line = None if self._lines is None else self._lines.add(job, record)
+        if line is not None:
+            self._say(line)
 
     def stall(self, job: Job, text: str) -> None:
         self._say(f"{self._label(job)}: {text}")
@@ -79,6 +96,8 @@ class ProgressBar(Observer):
     def end(self, job: Job, trial: Trial) -> None:
         if trial.status == "diverged" and self._several:
             self._say(f"{self._label(job)}: {trial.reason}")
+        if self._lines is not None:
+            self._lines.end(job, trial.rounds)
         advanced = self._advanced.pop(job.name, 0)
         if self._several:  # The rounds that a job does not run count as done.
             self._bar.update(self._task, advance=trial.rounds - advanced)
@@ -106,4 +125,53 @@ class ProgressBar(Observer):
             self._say(f"{begun.processes} processes{again}")
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        # A command that stands in the text can be copied if it is not broken into lines.
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class ProgressLines:
+    """Makes the plain lines: how far each job is that runs, and about how long all take."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+        self._jobs: dict[str, tuple[Job, int, str]] = {}  # each with its round and last accuracy
+        self.plan(0)
+
+    def plan(self, rounds: int) -> None:
+        """Begin to count so many rounds of all jobs."""
+        self._left, self._run, self._start = rounds, 0, time.monotonic()
+
+    def begin(self, job: Job, round: int) -> None:
+        """Hear that a job begins after so many rounds, which are not run again."""
+        self._jobs[job.name] = (job, round, "")
+        self._left -= round
+
+    def add(self, job: Job, record: Record) -> str | None:
+        """Hear of a round, and return a line if the last is a minute ago."""
+        _, _, accuracy = self._jobs[job.name]
+        if record.accuracy is not None:
+            accuracy = f", accuracy {100 * record.accuracy:.2f} %"
+        self._jobs[job.name] = (job, record.round, accuracy)
+        self._left, self._run = self._left - 1, self._run + 1
+        now = time.monotonic()
+        if now - self._said < SECONDS:
+            return None
+        self._said = now
+        jobs = "; ".join(_how_far(*each) for each in self._jobs.values())
+        left = (now - self._start) / self._run * max(self._left, 0)
+        return f"{jobs}; about {_in_words(left)} left"
+
+    def end(self, job: Job, rounds: int) -> None:
+        """Hear that a job has ended, perhaps before the last of its rounds."""
+        _, round, _ = self._jobs.pop(job.name, (job, 0, ""))
+        self._left -= rounds - round
+
+
+def _how_far(job: Job, round: int, accuracy: str) -> str:
+    rounds = job.experiment.training.rounds
+    return f"{job.label}, seed {job.seed}: round {round} of {rounds}{accuracy}"
+
+
+def _in_words(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"

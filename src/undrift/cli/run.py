@@ -16,6 +16,7 @@ from undrift.cli.shared import (
     file_options,
     output_options,
     pick,
+    signals_as_codes,
     spell_out,
 )
 from undrift.errors import DivergenceError
@@ -138,13 +139,14 @@ def run_and_print(experiment: "Experiment", name: str, output: Output, **options
     from undrift.runs.spelling import FLAGS
 
     def start_processes(folder: Path, experiment: "Experiment") -> NoReturn:
-        saves = experiment.engine.checkpoint_every > 0 or run_options.checkpoint is not None
+        saves = experiment.engine.checkpoint_every != 0 or run_options.checkpoint is not None
         keeps_folder = run_options.resume is not None
         _start_processes(None if keeps_folder else folder, experiment, saves=saves)
 
     if output.processes is not None:
         experiment = experiment.changed({"engine.processes": output.processes})
-    with ProgressBar(quiet=output.quiet, verbose=output.verbose) as bar:
+    bar = ProgressBar(quiet=output.quiet, verbose=output.verbose)
+    with signals_as_codes(), bar:
         run_options = RunOptions(
             out=output.out,
             force=output.force,
@@ -162,7 +164,7 @@ def run_and_print(experiment: "Experiment", name: str, output: Output, **options
         comparison, as_json = result.comparison(), output.as_json
         print_results(result.trials, result.experiment, result.folder, comparison, as_json=as_json)
     if result.stopped:
-        raise typer.Exit(130)
+        raise typer.Exit(128 + result.stopped)
     if result.single and result.trials[0].status == "diverged":
         (trial,) = result.trials
         raise DivergenceError(

@@ -6,10 +6,13 @@ sections, repeated here because help must not wait for pydantic and torch; a tes
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from undrift.check import require
 from undrift.cli.options import (
@@ -49,12 +52,14 @@ from undrift.cli.options import (
     TracePeriodOption,
     TrackOption,
     TrainLossOption,
+    TrainSamplesOption,
     ValidationOption,
     VerboseOption,
     WeightDecayOption,
     WeightingOption,
     WorkOption,
 )
+from undrift.engine.processes.interrupts import signal_of
 
 FIELDS = {  # option -> the field of an experiment that it sets
     "data": "data.name",
@@ -63,6 +68,7 @@ FIELDS = {  # option -> the field of an experiment that it sets
     "partition": "data.partition",
     "availability": "data.availability",
     "augment": "data.augment",
+    "train_samples": "data.train_samples",
     "test_samples": "data.test_samples",
     "validation": "data.validation",
     "model": "model.name",
@@ -98,6 +104,7 @@ def experiment_options(
     dirichlet: DirichletOption = None,
     availability: AvailabilityOption = None,
     augment: AugmentOption = True,
+    train_samples: TrainSamplesOption = None,
     test_samples: TestSamplesOption = None,
     validation: ValidationOption = None,
     devices: DevicesOption = None,
@@ -203,6 +210,15 @@ def file_options(
 ) -> FileChanges:
     """Return the options of commands that take an experiment's file."""
     return FileChanges(set_ or (), resume, only or ())
+
+
+@contextmanager
+def signals_as_codes() -> Iterator[None]:
+    """End the command with the code of the signal that stops it; typer knows Ctrl-C only."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise typer.Exit(128 + signal_of(interrupt)) from None
 
 
 def spell_out(

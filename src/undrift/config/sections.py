@@ -79,6 +79,9 @@ class Data(Part):
         None, description="Who is there: resampled:250:100 or replaced:250:100:0.5."
     )
     augment: bool = Field(True, description="Crop and flip images where their documents do so.")
+    train_samples: Count | None = Field(
+        None, description="Deal so many training samples, drawn by the seed, not all."
+    )
     test_samples: Count | None = Field(None, description="Test on so many, not on all.")
     validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Share of each client's samples to choose by, not trained on."
@@ -251,8 +254,10 @@ class Engine(Part):
     timeout: Positive = Field(
         1800.0, description="Seconds without an answer after which a process counts as hung."
     )
-    checkpoint_every: Annotated[int, Field(ge=0)] = Field(
-        0, description="Rounds between checkpoints in the run's folder; 0: none."
+    checkpoint_every: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Rounds between checkpoints in the run's folder; 0: none; every minute where "
+        "left out.",
     )
     save_models: bool | None = Field(
         None, description="Keep trained models; where left out, that of a single run."

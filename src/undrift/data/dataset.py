@@ -95,6 +95,7 @@ class Dataset:
         *,
         seed: int = 0,
         augment: bool = True,
+        train_samples: int | None = None,
         test_samples: int | None = None,
         validation: float | None = None,
         availability: Availability | None = None,
@@ -105,20 +106,24 @@ class Dataset:
         Batches are normalised by the constants of the data set, and its images are cropped and
         flipped where papers do so, unless `augment` is False. The test set is that of the data set;
         for "natural" clients it has only their samples, if there are any. `test_samples` draws so
-        many of these once. `validation` is the share of each client's samples that are not trained
-        on and become the validation set.
+        many of these once. `train_samples` draws so many training samples before they are dealt,
+        for a look at a cheaper version. `validation` is the share of each client's samples that are
+        not trained on and become the validation set.
         """
         known = isinstance(partition, str | Sequence)
         require(known, "split", "a form such as 'dirichlet:0.3' or index lists", partition)
         targets = self.stored_train[1]
         if isinstance(partition, str):
-            parts: Sequence[Sequence[int] | Indices] = partitions.parse(
-                partition, targets, clients, owners=self.client_ids, seed=seed
+            parts: Sequence[Sequence[int] | Indices] = self._dealt(
+                partition, clients, train_samples, seed
             )
         else:
             parts = partition
             fits = clients in (None, len(parts))
             require(fits, "split", f"clients = {len(parts)}, as many as parts", clients)
+            remedy = "leave them out of the lists"
+            unset = train_samples is None
+            require(unset, "split", "no train_samples beside index lists", train_samples, remedy)
         prepare = self.prepare
         if isinstance(prepare, Images) and not augment:
             prepare = prepare.plain()
@@ -135,6 +140,21 @@ class Dataset:
             availability=availability,
             prepare=prepare,
         )
+
+    def _dealt(
+        self, form: str, clients: int | None, samples: int | None, seed: int
+    ) -> Sequence[Indices]:
+        """Return the clients' parts of the training samples, or of `samples` of them."""
+        targets, owners = self.stored_train[1], self.client_ids
+        if samples is None:
+            return partitions.parse(form, targets, clients, owners=owners, seed=seed)
+        fits = is_whole(samples) and 1 <= samples <= len(targets)
+        require(fits, "split", f"train_samples in 1...{len(targets)}", samples)
+        rows = np.sort(keyed.generator(seed, "train").permutation(len(targets))[:samples])
+        owners = None if owners is None else owners[rows]
+        drawn = targets[torch.from_numpy(rows)]
+        parts = partitions.parse(form, drawn, clients, owners=owners, seed=seed)
+        return [rows[part] for part in parts]
 
     def _tested(
         self, natural: Sequence[Sequence[int] | Indices] | None, samples: int | None, seed: int

@@ -52,8 +52,7 @@ class FederatedRun(Run):
             tap=self._tap,
         )
         self._refuse_bad_model(state.x)
-        self.state = state
-        self.client_states.update(client_states)
+        self.state, self._new_states = state, client_states
 
     def _refuse_bad_model(self, x: Vector) -> None:
         if x.shape != self._x0.shape or x.dtype != self._x0.dtype:

@@ -106,6 +106,12 @@ class PeerRun(Run):
     def _saved_state(self) -> Any:
         return self._nodes
 
+    def _replaced(self) -> dict[str, Any]:
+        # Without a state yet the start is made in the first round, and made again if that fails.
+        started = self._started if self._state is not None else Meter(self.size)
+        names = {"_state": self._state, "_whole": self._whole, "_started": started}
+        return names | {"round": self.round}
+
     @property
     def _reused_bytes(self) -> int:
         return 0  # the states of all nodes are blocks so large that holes between them would cost

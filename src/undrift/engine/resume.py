@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,8 +13,10 @@ from undrift.check import require
 from undrift.core import Vector
 from undrift.data.clients import Clients
 from undrift.engine.checkpoint import shards, store
+from undrift.engine.checkpoint.due import SaveTimes
+from undrift.engine.checkpoint.lock import FolderLock
 from undrift.engine.plan import Planner
-from undrift.engine.processes.rendezvous import code_digest
+from undrift.engine.processes.rendezvous import code_digest, restarted
 from undrift.engine.settings import ExecutionRecord, RunSettings
 from undrift.engine.world import World
 from undrift.gradients.task import Task
@@ -39,7 +42,10 @@ class Resumable(ABC):
     _clients: Clients
     _x0: Vector
     _checkpoint: Path | None = None  # the folder to save to
-    _saved_settings: dict[str, str]
+    _lock: FolderLock | None = None  # of the part of it that this process writes
+    _save_times: SaveTimes
+    _caller_settings: dict[str, str]  # settings that only the caller knows
+    _torn: bool  # whether the state is being replaced at this moment
 
     @abstractmethod
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
@@ -60,26 +66,63 @@ class Resumable(ABC):
         """Save to one folder and resume from another, whose `settings` must be the same."""
         if checkpoint is None and resume is None and self.world.size == 1:
             return
-        own = store.settings_of(self.algorithm, self._task, self._planner, self._clients)
-        self._saved_settings = own | store.without_addresses(settings)
-        self.world.require_same(self._saved_settings | self._common_settings())
+        self._caller_settings = settings
+        if self.world.size > 1:
+            self.world.require_same(self._saved_settings | self._common_settings())
         target = None if checkpoint is None else Path(checkpoint)
         source = None if resume is None else Path(resume)
-        restarted = target is not None and shards.restarted_here(target, self.world)
-        if target is not None and restarted and shards.must_resume(target, self.world):
+        if target is None and source is not None:
+            self._load(source)
+        elif target is not None:
+            self._lock_folder(shards.own_folder(target, self.world))
+            try:
+                self._save_to(target, source)
+            except BaseException:
+                self.release_folder()
+                raise
+
+    def _save_to(self, target: Path, source: Path | None) -> None:
+        """Load what there is to load, and save to a folder that holds no other run's rounds."""
+        again = shards.restarted_here(target, self.world)
+        if again and shards.must_resume(target, self.world):
             source = target
         if source is not None:
             self._load(source)
-        if target is None:
-            return
-        goes_on = restarted or (source is not None and source.resolve() == target.resolve())
+        goes_on = again or (source is not None and source.resolve() == target.resolve())
         if not goes_on and shards.hold_checkpoints(target, self.world):
             raise ValueError(
-                f"checkpoint needs an empty folder, got {str(checkpoint)!r} with checkpoints of an "
+                f"checkpoint needs an empty folder, got {str(target)!r} with checkpoints of an "
                 "earlier run; pass it as resume too, or choose another."
             )
         shards.claim(target, self.world)
         self._checkpoint = target
+
+    @cached_property
+    def _saved_settings(self) -> dict[str, str]:
+        """Return what decides the numbers of this run.
+
+        It takes a hash of all data, which a run that is not saved does without.
+        """
+        own = store.settings_of(self.algorithm, self._task, self._planner, self._clients)
+        return own | store.without_addresses(self._caller_settings)
+
+    def _lock_folder(self, folder: Path) -> None:
+        try:
+            self._lock = FolderLock(folder, again=restarted())
+        except OSError as error:
+            raise store.unwritable(folder, error) from error
+
+    def release_folder(self) -> None:
+        """Let other runs save to this run's folder of checkpoints."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def discard_checkpoints(self) -> None:
+        """Remove what this process has saved by time; there is nothing left to do with it."""
+        if self._checkpoint is not None and self._save_times.by_time:
+            self.release_folder()
+            shards.remove(self._checkpoint, self.world)
+            self._checkpoint = None
 
     def _common_settings(self) -> dict[str, str]:
         """Return what processes must have in common besides the saved settings."""
@@ -96,8 +139,19 @@ class Resumable(ABC):
             "torch": torch.__version__,
         }
 
-    def _save(self, folder: Path) -> None:
-        """Save the state after this round."""
+    def save(self) -> bool:
+        """Save the state after the last whole round now; return whether it could be.
+
+        There is nothing to save without a folder of checkpoints, and before the first round. All
+        processes of a run must save together.
+        """
+        if self._checkpoint is None or self.round == 0 or self._torn:
+            return False
+        self._write(self._checkpoint)
+        return True
+
+    def _write(self, folder: Path) -> None:
+        """Save the state as it is."""
         snapshot = store.Snapshot(
             round=self.round,
             x0=self._x0,
@@ -108,7 +162,8 @@ class Resumable(ABC):
             settings=self._saved_settings,
             execution=self.execution,
         )
-        store.write(shards.own_folder(folder, self.world), snapshot)
+        with self._save_times.saving():
+            store.write(shards.own_folder(folder, self.world), snapshot)
 
     def _load(self, folder: Path) -> None:
         """Restore the state of the newest round in the folder."""

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from undrift.core import Vector
-from undrift.data.clients import Pair
+from undrift.engine.checkpoint.due import SaveTimes
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
-from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator, Score, batch_for
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.effort import Effort
 from undrift.engine.execution.executor import Mode
@@ -25,17 +24,17 @@ from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Plan
+from undrift.engine.processes.interrupts import StopSignal, requested
 from undrift.engine.resume import Resumable
+from undrift.engine.scores import Scored
 from undrift.engine.settings import RunSettings
-from undrift.engine.sharpness import SAMPLES, sampled, sharpness
 from undrift.engine.stall import StallWatch
-from undrift.engine.world import World
 from undrift.errors import UndriftError
 from undrift.models.layout import sha256
 from undrift.results.record import Record, Totals
 
 
-class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
+class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
     """Yields a record after each round; `state`, `model` and `totals` are always current."""
 
     record_type: ClassVar[type[Record]] = Record
@@ -60,6 +59,10 @@ class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
         self._elements_per_step, self._threads = executor.elements_per_step, executor.threads
         self._threads_at_once = executor.threads_at_once
         self._x0 = settings.x0
+        self._save_times = SaveTimes(settings.checkpoint_every)
+        self._new_states: dict[int, Any] = {}  # of clients, after the round that is being run
+        self._torn = False
+        self._stop = 0  # the signal that all processes have agreed to stop for
 
     @property
     def mode(self) -> Mode:
@@ -129,6 +132,7 @@ class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
     def close(self) -> None:
         """Stop the worker processes of the run; what this process holds stays."""
         self._stop_workers()
+        self.release_folder()
 
     def __enter__(self) -> Run:
         return self
@@ -147,6 +151,9 @@ class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
                 "A run needs its other processes to go on, but they have ended (it was closed, it "
                 "failed, or another run began); start it again, with resume if it was saved."
             )
+        if self._stop:
+            self._stop_workers()
+            raise StopSignal(self._stop)
         try:
             self._tell_workers("next")
             with self.world.failure_scope():
@@ -160,7 +167,7 @@ class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
             self._stop_workers()
             raise
         if self.round == self.rounds:
-            self._stop_workers()
+            self.close()
         return record
 
     def _collect(self) -> None:
@@ -168,28 +175,47 @@ class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
 
     def _run_round(self) -> Record:
         """Plan a round, run it, record it, and save it where that is due."""
-        if self.round == 0 and self._checkpoint is not None:
-            self._save(self._checkpoint)
+        if self.round == 0 and self._checkpoint is not None and not self._save_times.by_time:
+            self._write(self._checkpoint)
         start = time.perf_counter()
+        before = self._replaced() | {"_torn": False}
+        self._torn = True  # A signal may come between any two of these lines.
+        try:
+            record, due = self._compute_round(start)
+        except BaseException:
+            self.__dict__.update(before)  # A round is whole or was not run.
+            raise
+        self.client_states.update(self._new_states)
+        self.totals.add(record)
+        self.record = record
+        self.records.append(record)
+        self._torn = False
+        self._watch_for_stall()
+        if self._checkpoint is not None and due:
+            self._write(self._checkpoint)
+        return record
+
+    def _replaced(self) -> dict[str, Any]:
+        """Return by name the attributes that a round replaces, as they are before it."""
+        return {"state": self.state, "round": self.round}
+
+    def _compute_round(self, start: float) -> tuple[Record, bool]:
+        """Run a round that began at `start`; return its record, and whether it is to be saved."""
         plan = self._planner.plan(self.round, self.totals.simulated_seconds)
         meter = Meter(len(plan.ids))
         clocks = Effort.now()
         with self._computing(len(plan.ids)):
             self._advance(plan, meter)
         self._compare_cost(clocks.spent(), meter)
-        meter.add_up(self.world)
         self.round += 1
+        due, self._stop = meter.add_up(
+            self.world, self._save_times.due(self.round, self.rounds), requested()
+        )
         trained = time.perf_counter()
         record = self._make_record(plan, meter, trained - start)
         record = replace(record, evaluation_seconds=time.perf_counter() - trained)
-        self.totals.add(record)
-        self.record = record
-        self.records.append(record)
-        self._watch_for_stall()
-        due = self.round % self._settings.checkpoint_every == 0 or self.round == self.rounds
-        if self._checkpoint is not None and due:
-            self._save(self._checkpoint)
-        return record
+        # Several processes that stop do so after this round, and save it together.
+        return record, bool(due or (self._stop and self.world.size > 1))
 
     def _compare_cost(self, spent: Effort, meter: Meter) -> None:
         """Compare what the round's gradients have cost with what a calibration found."""
@@ -222,79 +248,3 @@ class Run(Resumable, StallWatch, RecordDisplay, Iterator[Record]):
         seconds = plan.start - self.totals.simulated_seconds + lap.seconds
         used = lap.utilisation * lap.seconds / seconds if seconds > 0 else 0.0
         return {"simulated_seconds": seconds, "utilisation": used, "missed": plan.missed}
-
-    @property
-    def _evaluation_due(self) -> bool:
-        return self._settings.evaluation.due(self.round, self.rounds)
-
-    def evaluate(self) -> Score:
-        """Return loss and accuracy of the current model, for peers of their mean."""
-        if self.world.open:
-            self._tell_workers("evaluate")
-        with self.world.failure_scope():
-            return self.score(self._mean())
-
-    def _train_loss(self, x: Vector) -> dict[str, Any]:
-        """Return the record's field of the training objective, where it is asked for."""
-        if not self._settings.evaluation.train_loss or not self._evaluation_due:
-            return {}
-        return {"train_loss": self.score(x, on_training_data=True).loss}
-
-    def _validation(self, x: Vector) -> dict[str, Any]:
-        """Return the record's fields of the validation samples, where there are some."""
-        if self._clients.validation is None or not self._evaluation_due:
-            return {}
-        loss, accuracy = self.score(x, samples=self._clients.validation)
-        return {"validation_loss": loss, "validation_accuracy": accuracy}
-
-    def _sharpness(self, x: Vector) -> dict[str, Any]:
-        """Return the record's fields of the loss around x, where they are asked for.
-
-        Every process computes all of it, so that all have the same numbers.
-        """
-        if not self._settings.evaluation.sharpness or not self._evaluation_due:
-            return {}
-        evaluator = self.sample_evaluator()
-        with intra_op_threads(min(evaluator.batch, SAMPLES) * evaluator.elements):
-            found = sharpness(evaluator, x, self._planner.seed)
-        return {"sharpness": found.rise, "hessian": found.hessian}
-
-    def sample_evaluator(self) -> Evaluator:
-        """Return what evaluates vectors on the fixed sample of the training data, alone."""
-        return sampled(self.evaluator(alone=True), self._planner.seed)
-
-    def score(
-        self,
-        x: Vector,
-        *,
-        alone: bool = False,
-        on_training_data: bool = False,
-        samples: Pair | None = None,
-        most: int | None = None,
-    ) -> Score:
-        """Evaluate x by all processes together, or by this one `alone`, on at most so many."""
-        evaluator = self.evaluator(alone=alone)
-        return evaluator.score(x, on_training_data=on_training_data, samples=samples, most=most)
-
-    def _test(self, x: Vector) -> Score:
-        """Return the score of a round's record, on as many samples as were settled."""
-        return self.score(x, most=self._settings.evaluation.samples)
-
-    def evaluator(self, *, alone: bool = False) -> Evaluator:
-        """Return what evaluates vectors on the data of the run."""
-        settings, task = self._settings, self._task
-        elements = self._clients.inputs[0].numel()
-        elements += settings.facts.activations if settings.forward is None else 0
-        batch = settings.evaluation.batch_size or batch_for(task.layout.size, elements)
-        return Evaluator(
-            task=task,
-            clients=self._clients,
-            population=self._planner.population,
-            # A loss that is not a mean over samples must see all of them at once.
-            batch=batch if settings.facts.separable else ALL_AT_ONCE,
-            elements=elements,
-            kernel=settings.forward,
-            # Torch's generator gives its numbers to one thread after the other.
-            threads=1 if settings.facts.randomness == "other" else self._threads,
-            world=World() if alone or not self.world.open else self.world,
-        )

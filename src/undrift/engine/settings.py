@@ -172,7 +172,7 @@ class SimulationRequest:
     kernels: KernelChoice
     execution: ExecutionOptions
     checkpoint: str | Path | None
-    checkpoint_every: int
+    checkpoint_every: int | None
     resume: str | Path | None
     tap: Tap | None
     processes: int | None
@@ -196,6 +196,6 @@ class RunSettings:
     tests: str  # what is evaluated, by what and why so often, for a reader
     forward: ForwardKernel | None  # what evaluates models; None for torch
     execution: ExecutionRecord
-    checkpoint_every: int = 1
+    checkpoint_every: int | None = 1
     clock: Clock | None = None
     watch: CostWatch | None = None  # of what gradients cost

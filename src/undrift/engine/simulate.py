@@ -74,7 +74,7 @@ def simulate(
     kernels: KernelChoice = True,
     execution: ExecutionOptions = ExecutionOptions(),
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 1,
+    checkpoint_every: int | None = 1,
     resume: str | Path | None = None,
     tap: Tap | None = None,
     processes: int | None = None,
@@ -109,7 +109,7 @@ def simulate(
         nothing can be compiled. Where the method's step can be traced, a client's local steps are
         one compiled loop around the kernel.
     execution: details such as `ExecutionOptions(threads=2, chunk_size=8)`.
-    checkpoint, checkpoint_every, resume: a folder to save to, how often, and one to go on from.
+    checkpoint, checkpoint_every, resume: where to save, how often (None: by time), what to resume.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
     processes: how many share the work, this one included; others are started and ended as needed.
         Under torchrun its processes do, on however many machines (docs/distributed.md).

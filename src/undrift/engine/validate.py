@@ -43,7 +43,7 @@ def check_arguments(request: SimulationRequest) -> None:
     require(nonnegative, "simulate", "rounds >= 0, a whole number", request.rounds)
     _require_count_or_none("batch_size", request.batch_size)
     _require_count_or_none("processes", request.processes)
-    _require_counts(checkpoint_every=request.checkpoint_every)
+    _require_count_or_none("checkpoint_every", request.checkpoint_every)
     _check_options(request.evaluation, request.execution)
     require_nonnegative("simulate", weight_decay=request.weight_decay)
     require_positive("simulate", timeout=request.timeout)

@@ -68,7 +68,7 @@ def hours(experiment: Experiment) -> float:
 def _job_hours(experiment: Experiment, method: Method) -> float:
     training, data = experiment.training, experiment.data
     train, test = SAMPLES.get(data.name, (50000, 10000))
-    test = min(test, data.test_samples or test)
+    train, test = min(train, data.train_samples or train), min(test, data.test_samples or test)
     clients = data.clients or 100
     own = train / clients
     work = parse_work(method.work or training.work or "steps:10")

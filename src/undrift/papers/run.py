@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
 from undrift.results.tuning import Tuning
 from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_experiment
-from undrift.runs.folder import describe, read_environment
+from undrift.runs.folder import describe, lock, read_environment
 from undrift.runs.jobs import ONLY_JOB, Job, jobs_in
 from undrift.runs.jobs import jobs as planned_jobs
 from undrift.runs.options import RunOptions
@@ -99,8 +100,7 @@ def run_paper(
         trials[run.folder] = result.trials
         stored = _stored(entry, scale, runs, trials, folder if tune else None)
         stored.write(results_file(entry, scale, out, tuned=tune))
-        if result.stopped:
-            raise KeyboardInterrupt
+        result.raise_if_stopped()
     return stored
 
 
@@ -172,7 +172,10 @@ def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
     if not (place / EXPERIMENT).is_file() or not (place / ENVIRONMENT).is_file():
         return False
     earlier, new = Experiment.read(place / EXPERIMENT), resolve_experiment(experiment)
-    if earlier.model_copy(update={"seeds": new.seeds}) != new:
+    # How often a run was saved changes no result.
+    every = {"checkpoint_every": new.engine.checkpoint_every}
+    same = {"seeds": new.seeds, "engine": earlier.engine.model_copy(update=every)}
+    if earlier.model_copy(update=same) != new:
         if force:
             return False
         raise ValueError(
@@ -191,8 +194,9 @@ def _is_earlier(place: Path, experiment: Experiment, *, force: bool) -> bool:
             "the data, replace the results with --force, or choose another --out."
         )
     if earlier.seeds != new.seeds:
-        _rename_only_trial(place, jobs_in(place, earlier), jobs_in(place, new))
-        describe(place, new, read_environment(place))
+        with closing(lock(place)):
+            _rename_only_trial(place, jobs_in(place, earlier), jobs_in(place, new))
+            describe(place, new, read_environment(place))
     return True
 
 

@@ -27,7 +27,6 @@ SCALES = ("full", "small", "glance")
 VALIDATION = 0.1  # the share of a client's samples on which a grid's cell is chosen
 MOST_WORKERS = 4  # of all-reduce at a glance, because each worker holds a copy of the model
 WHOLE = {"tiny-imagenet": 100_000}  # training samples of data sets that may be there in part
-CHECKPOINTS = 10  # that a job saves on its way
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def plan(
             experiment = tuned_experiment(experiment, paper.tune) if wanted else None
             if experiment is None:
                 continue
-        experiment = _glance(experiment) if scale == "glance" else _durable(experiment)
+        experiment = _glance(experiment) if scale == "glance" else _without_models(experiment)
         if seeds is not None and scale != "glance":
             experiment = experiment.changed({"seeds": list(range(seeds))})
         title = f"{paper.item}, {entry.name}" + ("" if scale == "full" else f" ({scale})")
@@ -168,11 +167,10 @@ def _rescaled(experiment: Experiment, small: SmallPanel, own: SmallPanel) -> Exp
     return Experiment.of(values)
 
 
-def _durable(experiment: Experiment) -> Experiment:
-    """Return the experiment with checkpoints, and with validation data if a grid is searched."""
-    every = max(1, experiment.training.rounds // CHECKPOINTS)
-    engine = {"checkpoint_every": every, "save_models": False}
-    update: dict[str, Any] = {"engine": experiment.engine.model_copy(update=engine)}
+def _without_models(experiment: Experiment) -> Experiment:
+    """Return the experiment without models, and with validation data if a grid is searched."""
+    engine = experiment.engine.model_copy(update={"save_models": False})
+    update: dict[str, Any] = {"engine": engine}
     if not experiment.sweep.empty and not experiment.sweep.tune:
         update["data"] = experiment.data.model_copy(update={"validation": VALIDATION})
     return experiment.model_copy(update=update)

@@ -7,5 +7,6 @@ MODEL = "model.safetensors"
 SEARCH = "search.json"  # the cells that a search has chosen
 TUNED = "tuned.json"  # the cells of the methods that tuning has chosen, or is trying
 DRIFT, SURFACE, SURFACE_PICTURE = ".drift.jsonl", ".surface.json", ".surface.png"  # of a trial
+EARLIER = ".earlier-"  # and a number, in names of a trial's files that were moved aside
 CHECKPOINTS, FIGURES, TRACKED = "checkpoints", "figures", "tracked"
 TUNING = "tuning"  # the folder of the runs that cells are chosen by

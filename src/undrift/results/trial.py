@@ -6,14 +6,17 @@ A folder of results has `experiment.toml`, `environment.json`, and three files f
     <name>.json     the settings and how the trial ended
     <name>.csv      the same records for spreadsheets
 
-The name is `records` where a folder has a single trial.
+The name is `records` where a folder has a single trial. `<name>.earlier-1.jsonl` has the records of
+a start that could not be gone on with.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +25,7 @@ import numpy as np
 
 from undrift import files
 from undrift.errors import UndriftError
+from undrift.results.filenames import DRIFT, EARLIER
 from undrift.results.metrics import SMOOTHING_NAMES, curve
 from undrift.results.record import PeerRecord, Record, Totals
 from undrift.results.strictjson import dumps_exactly, loads
@@ -134,24 +138,44 @@ class CellScore:
 
 
 class Journal:
-    """Writes a trial's files while it runs, and drops the rounds that a resumed trial repeats.
+    """Writes a trial's files while it runs; a resumed trial keeps every record that it has.
 
-    Only one process writes; the others have no folder and keep the records in memory.
+    Rounds after the checkpoint that were recorded before a kill are run again and not written
+    again. A trial that starts anew although it has records moves these aside. Only one process
+    writes; the others have no folder and keep the records in memory.
     """
 
     def __init__(self, folder: Path | None, name: str, trial: Trial, *, after: Record | None):
         self.trial = replace(trial, status="stopped")
         self.records: list[Record] = []
+        self.moved: str | None = None  # the name of the file with the records of an earlier start
         self._folder, self._name = folder, name
         if folder is None:
             return
-        if after is not None:
-            # A kill may come after the checkpoint was saved and before its record was written.
-            written, _ = read_records(self._path(".jsonl"))
-            self.records = [r for r in written if r.round < after.round] + [after]
+        if after is None:
+            self.moved = self._move_earlier()
+        else:
+            self.records = _kept(read_records(self._path(".jsonl"))[0], after)
         lines = "".join(dumps_exactly(record.to_dict()) + "\n" for record in self.records)
         write_result(self._path(".jsonl"), lines)
         self._describe()
+
+    @property
+    def round(self) -> int:
+        """Return the last round that is recorded, 0 for none."""
+        return self.records[-1].round if self.records else 0
+
+    def _move_earlier(self) -> str | None:
+        """Give the records of an earlier start names of their own; return that of the lines."""
+        lines = self._path(".jsonl")
+        if not lines.is_file() or not lines.stat().st_size:
+            return None
+        marks = (f"{EARLIER}{number}" for number in itertools.count(1))
+        mark = next(mark for mark in marks if not self._path(f"{mark}.jsonl").exists())
+        for suffix in (DRIFT, ".csv", ".jsonl"):
+            with suppress(FileNotFoundError):
+                self._path(suffix).rename(self._path(f"{mark}{suffix}"))
+        return self._path(f"{mark}.jsonl").name
 
     def add(self, record: Record) -> None:
         """Append a record to the file at once, or raise `RecordingError`."""
@@ -192,6 +216,19 @@ class Journal:
         """Write everything but the records."""
         description = {key: value for key, value in asdict(self.trial).items() if key != "records"}
         write_result(self._path(".json"), dumps_exactly(description, indent=1) + "\n")
+
+
+def _kept(written: Sequence[Record], after: Record) -> list[Record]:
+    """Return the records of a trial that goes on after a round, also of the rounds that follow.
+
+    A kill may come after the checkpoint was saved and before its record was written.
+    """
+    by_round = {record.round: record for record in written}
+    earlier = [by_round[round] for round in sorted(by_round) if round < after.round]
+    kept = [*earlier, after]
+    while (following := by_round.get(kept[-1].round + 1)) is not None:
+        kept.append(following)
+    return kept
 
 
 class RecordingError(UndriftError):

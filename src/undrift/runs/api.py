@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,7 @@ from undrift.runs.folder import read_experiment
 from undrift.runs.jobs import Job, read_choice
 from undrift.runs.options import RunOptions
 from undrift.runs.result import ExperimentResult
-from undrift.runs.run_job import Observer
+from undrift.runs.run_job import Begun, Observer, moved_aside
 from undrift.runs.runner import run_experiment
 
 
@@ -51,8 +54,9 @@ def run(
     only: methods by name or label whose runs are made now; `resume` runs the others.
 
     A method that diverges is a result: its trial has the status "diverged". Ctrl-C is raised when
-    what was done is written; `resume` goes on with it. With `engine.processes > 1` other processes
-    are started, so a script needs `if __name__ == "__main__":` (docs/distributed.md).
+    what was done is saved; `resume` goes on with it. SIGTERM ends the program likewise, with the
+    code 143, unless the program handles it itself. With `engine.processes > 1` other processes are
+    started, so a script needs `if __name__ == "__main__":` (docs/distributed.md).
     """
     if (experiment is None) == (resume is None):
         got = "neither" if experiment is None else "both"
@@ -84,11 +88,13 @@ def run_with(
     on_record: Callable[[Job, Record], None] | None,
 ) -> ExperimentResult:
     """Run an experiment and return its result; an interrupt is raised when all is written."""
-    observer = Observer() if on_record is None else _Callback(on_record)
-    result = run_experiment(experiment, name, replace(options, observer=observer))
+    result = run_experiment(experiment, name, replace(options, observer=_Callback(on_record)))
     if result.stopped:
-        command = options.spelling.resume(result.folder, search=options.search > 0)
-        raise KeyboardInterrupt(f"go on with {command}")
+        remedy = f"go on with {options.spelling.resume(result.folder, search=options.search > 0)}"
+        if result.stopped == signal.SIGTERM:
+            print(f"Stopped; what was done is kept, {remedy}", file=sys.stderr)
+            sys.exit(128 + signal.SIGTERM)
+        raise KeyboardInterrupt(remedy)
     return result
 
 
@@ -105,10 +111,15 @@ def _as_experiment(experiment: object) -> Experiment:
 
 
 class _Callback(Observer):
-    """An observer that calls a function after every round."""
+    """An observer that calls a function after every round, and warns of records moved aside."""
 
-    def __init__(self, on_record: Callable[[Job, Record], None]) -> None:
+    def __init__(self, on_record: Callable[[Job, Record], None] | None) -> None:
         self._on_record = on_record
 
+    def begin(self, job: Job, begun: Begun) -> None:
+        if begun.moved is not None:
+            warnings.warn(moved_aside(job, begun.moved), stacklevel=2)
+
     def add(self, job: Job, record: Record) -> None:
-        self._on_record(job, record)
+        if self._on_record is not None:
+            self._on_record(job, record)

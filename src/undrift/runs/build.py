@@ -75,6 +75,7 @@ def build_clients(data: Data, seed: int) -> Clients:
         clients,
         seed=seed,
         augment=data.augment,
+        train_samples=data.train_samples,
         test_samples=data.test_samples,
         validation=data.validation,
         availability=None if availability is None else parse_availability(availability, seed),

@@ -11,6 +11,7 @@ from typing import Any
 
 from undrift.check import require
 from undrift.config.experiment import Experiment
+from undrift.engine.checkpoint.lock import LOCK, FolderLock
 from undrift.engine.processes.rendezvous import restarted
 from undrift.errors import UndriftError
 from undrift.files import target_name
@@ -18,6 +19,7 @@ from undrift.results.filenames import (
     CHECKPOINTS,
     CURVES,
     DRIFT,
+    EARLIER,
     ENVIRONMENT,
     EXPERIMENT,
     FIGURES,
@@ -70,23 +72,41 @@ def claim(
     what an earlier run has written; what the run itself `reads` is never removed. Messages name
     the options in the caller's `spelling`.
     """
-    option = spelling.option("out")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{option} needs a folder, got the file {str(out)!r}.")
-    if out.exists() and any(out.iterdir()) and not resume:
+    _require_folder(out, spelling)
+    if out.exists() and _names_in(out) - {LOCK} and not resume:
         _clear(out, force=force, reads=reads, spelling=spelling)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(
-            f"{option} needs a folder that can be made, got {str(out)!r}: {error.strerror}."
-        ) from error
+        raise _unusable(out, error, spelling) from error
+
+
+def _require_folder(out: Path, spelling: Spelling) -> None:
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{spelling.option('out')} needs a folder, got the file {str(out)!r}.")
+
+
+def _unusable(out: Path, error: OSError, spelling: Spelling) -> ValueError:
+    """Return the error for a folder that cannot be made, or not be written to."""
+    name = spelling.option("out")
+    return ValueError(
+        f"{name} needs a folder that can be made, got {str(out)!r}: {error.strerror}."
+    )
+
+
+def lock(out: Path, spelling: Spelling = KEYWORDS) -> FolderLock:
+    """Return the lock of a folder of results, which is made where it is missing."""
+    _require_folder(out, spelling)
+    try:
+        return FolderLock(out, again=restarted())
+    except OSError as error:
+        raise _unusable(out, error, spelling) from error
 
 
 def _clear(out: Path, *, force: bool, reads: Sequence[Path], spelling: Spelling) -> None:
     """Remove what an earlier run has written; raise if there is anything else, or no `force`."""
     own_files = _own_files(out)
-    foreign = sorted(path.name for path in out.iterdir() if path not in own_files)
+    foreign = sorted(_names_in(out) - {path.name for path in own_files} - {LOCK})
     if foreign or not force:
         remedies = ["choose another name"]
         if (out / ENVIRONMENT).is_file():
@@ -114,7 +134,7 @@ def _clear(out: Path, *, force: bool, reads: Sequence[Path], spelling: Spelling)
 
 def _own_files(out: Path) -> set[Path]:
     """Return what a run has written into a folder: nothing, unless it holds an experiment."""
-    if [path.name for path in out.iterdir()] == [PARTITION]:  # `undrift data show` has written it.
+    if _names_in(out) - {LOCK} == {PARTITION}:  # `undrift data show` has written it.
         return {out / PARTITION}
     if not all((out / name).is_file() for name in (EXPERIMENT, ENVIRONMENT)):
         return set()
@@ -124,7 +144,9 @@ def _own_files(out: Path) -> set[Path]:
     paths = {out / name for name in names}
     paths |= {path for path in out.iterdir() if target_name(path) in names}
     paths |= set(out.glob("heat-*.png"))
-    if _names_in(out / CHECKPOINTS) <= trials:
+    paths |= {path for trial in trials for path in out.glob(f"{trial}{EARLIER}*")}
+    saved = _names_in(out / CHECKPOINTS)
+    if {target_name(Path(name)) or name for name in saved} <= trials:
         paths.add(out / CHECKPOINTS)
     if _names_in(out / TRACKED) <= _SERVICES:
         paths.add(out / TRACKED)

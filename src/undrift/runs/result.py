@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undrift.config.experiment import Experiment
+from undrift.engine.processes.interrupts import StopSignal
 from undrift.results.filenames import REPORT
 from undrift.results.trial import Trial
 from undrift.results.tuning import Tuning
@@ -44,7 +45,7 @@ class ExperimentResult:
     text: str = ""  # the experiment as its file has it
     partition: PartitionCounts | None = None
     head: bool = True  # whether this process is the one that prints and writes
-    stopped: bool = False  # whether the user has interrupted it
+    stopped: int = 0  # the signal that has stopped it, 0 for none
     tuning: Tuning | None = None  # every cell that was tried, if cells were tuned
 
     @property
@@ -52,6 +53,11 @@ class ExperimentResult:
         """Return whether one method was run with one seed and nothing was swept."""
         swept = self.experiment is not None and not self.experiment.sweep.empty
         return len(self.trials) == 1 and not swept
+
+    def raise_if_stopped(self) -> None:
+        """Raise the interrupt that has stopped the experiment, if one has."""
+        if self.stopped:
+            raise StopSignal(self.stopped)
 
     @property
     def smoothing(self) -> str:

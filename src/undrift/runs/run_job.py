@@ -12,6 +12,7 @@ from typing import Any
 from undrift.config.hyperparameters import hyper_parameters
 from undrift.core import Federated
 from undrift.engine.checkpoint.shards import saved
+from undrift.engine.processes.interrupts import deferred
 from undrift.engine.run import Run
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import DivergenceError, StallWarning
@@ -35,11 +36,20 @@ class Begun:
     processes: int
     tests: str  # how often and on how many samples models are tested
     round: int  # not 0 if the run goes on from a checkpoint
+    moved: str | None = None  # the file with the records of an earlier start without a checkpoint
 
     @classmethod
-    def of(cls, run: Run) -> Begun:
+    def of(cls, run: Run, moved: str | None = None) -> Begun:
         """Return what there is to say of a run before its first round."""
-        return cls(repr(run.algorithm), run.execution, run.world.size, run.tests, run.round)
+        return cls(repr(run.algorithm), run.execution, run.world.size, run.tests, run.round, moved)
+
+
+def moved_aside(job: Job, name: str) -> str:
+    """Return the sentence on a job that starts anew although it has records."""
+    return (
+        f"{job.label}, seed {job.seed}, starts again, since it left no checkpoint; its earlier "
+        f"records are in {name}."
+    )
 
 
 class Observer:
@@ -147,9 +157,10 @@ def run_job(
 ) -> Trial:
     """Run one job to its end and return its trial.
 
-    A divergence is a result. An interrupt ends the trial as stopped and is raised. With `resume`
-    the job goes on from its checkpoints in the folder. `on_built` is called when the run is built
-    and nothing is written yet. `options` are keywords of `simulate` that overrule all others.
+    A divergence is a result. An interrupt saves the run, ends the trial as stopped and is raised;
+    several processes stop together at the end of a round. With `resume` the job goes on from its
+    checkpoints in the folder. `on_built` is called when the run is built and no result is written
+    yet. `options` are keywords of `simulate` that overrule all others.
     """
     keywords = {
         **_checkpoints(job, recorder.folder, resume=resume),
@@ -161,12 +172,14 @@ def run_job(
         keywords["tap"] = local.tap
     with closing(build_run(job.experiment, job.method, job.seed, **keywords)) as run:
         on_built()
-        return _JobInProgress(job, run, recorder, observer, local).finish()
+        with deferred(run.world.size > 1):
+            return _JobInProgress(job, run, recorder, observer, local).finish()
 
 
 def _checkpoints(job: Job, folder: Path, *, resume: bool) -> Mapping[str, Any]:
+    """Return the keywords of `simulate` for checkpoints in the experiment's folder."""
     every = job.experiment.engine.checkpoint_every
-    if not every:
+    if every == 0:
         return {}
     place = folder / CHECKPOINTS / job.name
     return {
@@ -212,29 +225,39 @@ class _JobInProgress:
         try:
             for record in self._run:
                 self._add(record)
+            return self._end("finished")
         except DivergenceError as error:
             return self._end("diverged", str(error))
         except KeyboardInterrupt:
-            self._end("stopped")
+            self._stop()
             raise
-        return self._end("finished")
+
+    def _stop(self) -> None:
+        """Save the run and end its trial; several processes have saved when they agreed to stop."""
+        try:
+            if self._run.world.size == 1:
+                self._run.save()
+        finally:
+            self._end("stopped")
 
     def _begin(self) -> None:
-        journal, last = self._journal, self._run.record
+        journal = self._journal
+        last = self._run.record and (journal.records or [self._run.record])[-1]
         before = replace(journal.trial, records=journal.records[:-1])
         if self._drift_log is not None:
             self._drift_log.begin(replace(journal.trial, records=journal.records))
         self._trackers.begin(before)
         if last is not None:
             self._trackers.add(last)
-        self._observer.begin(self._job, Begun.of(self._run))
+        self._observer.begin(self._job, Begun.of(self._run, journal.moved))
 
     def _add(self, record: Record) -> None:
-        # The drift comes first, because a checkpoint brings back a record but not its drift.
-        if self._drift_log is not None:
-            self._drift_log.add()
-        self._journal.add(record)
-        self._trackers.add(record)
+        if record.round > self._journal.round:  # A round that was recorded before a kill stays.
+            # The drift comes first, because a checkpoint brings back a record but not its drift.
+            if self._drift_log is not None:
+                self._drift_log.add()
+            self._journal.add(record)
+            self._trackers.add(record)
         self._observer.add(self._job, record)
 
     def _end(self, status: Status, reason: str = "") -> Trial:
@@ -253,6 +276,8 @@ class _JobInProgress:
             status, reason, totals=run.totals, model_sha256=sha256, facts=facts
         )
         self._trackers.end(trial)
+        if trial.ended:
+            run.discard_checkpoints()
         return trial
 
     def _model_sha256(self) -> str | None:

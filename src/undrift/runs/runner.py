@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 from undrift.check import require
 from undrift.config.experiment import Engine, Experiment
+from undrift.engine.processes.interrupts import handled, signal_of
 from undrift.engine.processes.rendezvous import join, launched, restarted
 from undrift.engine.world import World
 from undrift.results.environment import environment
@@ -29,6 +30,7 @@ from undrift.runs.folder import (
     claim,
     describe,
     experiment_text,
+    lock,
     read_environment,
     repeat_command,
 )
@@ -40,18 +42,21 @@ from undrift.runs.result import ExperimentResult
 from undrift.runs.run_job import Recorder, run_job
 from undrift.runs.search import Search, new_search
 from undrift.runs.side_by_side import run_side_by_side
+from undrift.runs.spelling import resume_checkpoints
 
 
 def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> ExperimentResult:
     """Run all jobs of an experiment, or those of a search, into `options.out` or `runs/NAME-i`.
 
     Everything that can be refused is refused before the first round and before anything is written.
+    Ctrl-C and SIGTERM end it when what was done is saved; a second one ends it at once.
     """
-    if experiment.sweep.tune:
-        from undrift.runs.tuned import run_tuned  # which runs its stages here
+    with handled(insist=not launched()):
+        if experiment.sweep.tune:
+            from undrift.runs.tuned import run_tuned  # which runs its stages here
 
-        return run_tuned(experiment, name, options)
-    return run_stage(experiment, name, options)
+            return run_tuned(experiment, name, options)
+        return run_stage(experiment, name, options)
 
 
 def run_stage(experiment: Experiment, name: str, options: RunOptions) -> ExperimentResult:
@@ -76,11 +81,14 @@ def run_stage(experiment: Experiment, name: str, options: RunOptions) -> Experim
         if options.start_processes is not None and needs_processes:
             check_named_checkpoints(planned[0], options)
             if options.resume is None:
-                _claim(folder, options)
+                with closing(lock(folder, options.spelling)):  # which the processes then take
+                    _claim(folder, options)
             options.start_processes(folder, experiment)
         repeats = _repeated(experiment, options.reads)
         recorder = Recorder(folder, world.head, options.hash_always, options.track, repeats)
-        return _Runner(experiment, recorder, options, search, world).run(planned)
+        runner = _Runner(experiment, recorder, options, search, world)
+        with runner.locks:
+            return runner.run(planned)
 
 
 def _planned(experiment: Experiment, options: RunOptions) -> tuple[Search | None, list[Job]]:
@@ -108,6 +116,7 @@ class _Runner:
     ) -> None:
         self._experiment, self._recorder, self._options = experiment, recorder, options
         self._search, self._world, self._observer = search, world, options.observer
+        self.locks = ExitStack()  # closes the lock of the folder when all is written
         self._resume = options.resume is not None or restarted()
         self._prepared = False
         self._environment: Mapping[str, Any] = {}
@@ -141,6 +150,7 @@ class _Runner:
         self._prepared = True
         experiment, folder, choice = self._experiment, self._recorder.folder, self._options.choice
         self._partition = count_partition(experiment.data, experiment.seeds[0])
+        self.locks.enter_context(closing(lock(folder, self._options.spelling)))
         if self._resume:
             self._environment = read_environment(folder)
             if choice is not None:
@@ -155,8 +165,8 @@ class _Runner:
         if self._partition is not None:
             self._partition.write(folder)
 
-    def _run_jobs(self, planned: Sequence[Job]) -> tuple[list[Trial], bool]:
-        """Return the trials in the order of their jobs, and whether the user has stopped them."""
+    def _run_jobs(self, planned: Sequence[Job]) -> tuple[list[Trial], int]:
+        """Return the trials in the order of their jobs, and the signal that has stopped them."""
         search, observer = self._search, self._observer
         finished = self._finished_trials(planned)
         # All processes run the same jobs, whatever each of them finds in its own folder.
@@ -165,7 +175,7 @@ class _Runner:
         rounds = search.rounds if search else sum(job.experiment.training.rounds for job in left)
         observer.plan(left, rounds)
         done: list[Trial] = []
-        stopped = False
+        stopped = 0
         count = self._count(left)
         if count > 1 and len(left) > 1:
             stopped = self._run_side_by_side(left, count, done)
@@ -174,11 +184,11 @@ class _Runner:
             earlier = self._recorder.earlier(job) if search and self._resume else None
             try:
                 trial = earlier if earlier and earlier.ended else self._run_job(job)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 unfinished = self._recorder.earlier(job)
                 observer.interrupt(job, unfinished, self._resume_command())
                 done += [] if unfinished is None else [unfinished]
-                stopped = True
+                stopped = signal_of(interrupt)
                 break
             observer.end(job, trial)
             done.append(trial)
@@ -206,8 +216,8 @@ class _Runner:
         single = self._experiment.engine.processes == 1 and not launched()
         return default_jobs(left) if alone and single else 1
 
-    def _run_side_by_side(self, left: Sequence[Job], count: int, done: list[Trial]) -> bool:
-        """Run several jobs at a time, add their trials, and return whether the user has stopped."""
+    def _run_side_by_side(self, left: Sequence[Job], count: int, done: list[Trial]) -> int:
+        """Run several jobs at a time, add their trials, and return the signal that has stopped."""
         ended = run_side_by_side(
             left,
             count,
@@ -219,15 +229,15 @@ class _Runner:
         try:
             with closing(ended):
                 done.extend(ended)  # What ended before an interrupt stays in the list.
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             names = {trial.name for trial in done}
             for job in left:
                 unfinished = None if job.name in names else self._recorder.earlier(job)
                 if unfinished is not None and not unfinished.ended:
                     self._observer.interrupt(job, unfinished, self._resume_command())
                     done.append(unfinished)
-            return True
-        return False
+            return signal_of(interrupt)
+        return 0
 
     def _keywords(self, engine: Engine) -> dict[str, Any]:
         """Return the keywords of `simulate` that overrule a job's own."""
@@ -250,8 +260,10 @@ class _Runner:
         return trials
 
     def _resume_command(self) -> str:
-        spelling, search = self._options.spelling, self._search is not None
-        return spelling.resume(self._recorder.folder, search=search)
+        options, folder = self._options, self._recorder.folder
+        if options.checkpoint is not None and options.arguments is not None:
+            return resume_checkpoints(options.arguments, options.checkpoint, folder)
+        return options.spelling.resume(folder, search=self._search is not None)
 
 
 def _claim(folder: Path, options: RunOptions) -> None:

@@ -12,10 +12,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
+from undrift.engine.processes.interrupts import end_with_starter, handled
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import UndriftError
 from undrift.results.record import Record
@@ -217,8 +218,10 @@ def _work(connection: Connection, threads: int) -> None:
     """Run the jobs that come until the connection is closed, or the process is asked to stop."""
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
-    with suppress(EOFError, OSError, KeyboardInterrupt):
+    end_with_starter()
+    # A second request would disturb the writing, so it is ignored.
+    stops = handled([signal.SIGTERM], insist=False)
+    with suppress(EOFError, OSError, KeyboardInterrupt), stops:
         while True:
             order: _Order = connection.recv()
             connection.send(_outcome(order, connection))
@@ -248,8 +251,3 @@ def _sendable(error: Exception) -> Exception:
     if isinstance(error, UndriftError | OSError | ImportError):
         return UndriftError(str(error))
     return RuntimeError("A job failed:\n" + "".join(traceback.format_exception(error)))
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second request would disturb the writing.
-    raise KeyboardInterrupt

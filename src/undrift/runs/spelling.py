@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from undrift.engine.processes.elastic import without_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,14 @@ class Spelling:
         if self.flags:
             return f"undrift {'sweep' if search else 'run'} --resume {folder}"
         return f"undrift.run(resume={str(folder)!r})"
+
+
+def resume_checkpoints(arguments: Sequence[str], checkpoint: Path, folder: Path) -> str:
+    """Return the command that goes on from checkpoints that the user has named."""
+    for option in ("--checkpoint", "--resume", "--out"):
+        arguments = without_option(arguments, option)
+    command = ["undrift", *arguments, "--resume", str(checkpoint), "--out", str(folder)]
+    return shlex.join(command)
 
 
 KEYWORDS, FLAGS = Spelling(flags=False), Spelling(flags=True)

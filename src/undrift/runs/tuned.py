@@ -51,8 +51,8 @@ def run_tuned(experiment: Experiment, name: str, options: RunOptions) -> Experim
     spelling = replace(options.spelling, command=options.spelling.resume(folder, search=False))
     options = replace(options, jobs=count, spelling=spelling, out=None, force=False)
     decision, stopped = _tune(experiment, tuner, folder, options)
-    if decision.chosen is None or stopped:
-        return ExperimentResult(folder, experiment, [], stopped=True)
+    if decision.chosen is None:
+        return ExperimentResult(folder, experiment, [], stopped=stopped)
     if not decision.chosen:
         raise UndriftError(
             "Tuning needs a cell that finishes, got divergence in every cell of every method; try "
@@ -83,20 +83,21 @@ def _prepare(folder: Path, experiment: Experiment, options: RunOptions) -> None:
 
 def _tune(
     experiment: Experiment, tuner: Tuner, folder: Path, options: RunOptions
-) -> tuple[Decision, bool]:
-    """Run cells until the choice is known; return it, and whether the user has stopped."""
+) -> tuple[Decision, int]:
+    """Run cells until the choice is known; return it, and the signal that has stopped them."""
     tuning, place = tuning_experiment(experiment), folder / TUNING
     if not (place / TUNED).is_file():  # A kill may have left part of a folder.
         shutil.rmtree(place, ignore_errors=True)
     while True:
         decision = _decide(experiment, tuner, place)
         if decision.chosen is not None:
-            return decision, False
+            return decision, 0
         begun = (place / TUNED).is_file()
         choice = _beside(place, tuner.count, decision.tried)
         where: dict[str, Any] = {"resume": place} if begun else {"out": place, "resume": None}
-        if run_stage(tuning, TUNING, replace(options, choice=choice, **where)).stopped:
-            return decision, True
+        stage = run_stage(tuning, TUNING, replace(options, choice=choice, **where))
+        if stage.stopped:
+            return decision, stage.stopped
 
 
 def _decide(experiment: Experiment, tuner: Tuner, place: Path) -> Decision:

@@ -110,6 +110,61 @@ def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     ]
 
 
+def test_folders_of_other_names_are_left_alone_and_hide_no_checkpoint(tmp_path: Path) -> None:
+    others = ["round-best", "round-final", "round-9", "round-000000099"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    final = saved(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *others,
+        "round-00000003",
+        "round-00000004",
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed = testing.start(SCAFFOLD, resume=tmp_path)
+    assert resumed.round == 4
+    assert torch.equal(resumed.x, final)
+
+
+def test_what_was_just_written_stays_although_later_rounds_are_damaged(tmp_path: Path) -> None:
+    saved(tmp_path)
+    for name in ("round-00000003", "round-00000004", "round-00000005", "round-00000006"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "manifest.json").write_text("torn")
+    run = testing.start(SCAFFOLD, rounds=8, checkpoint=tmp_path / "other")
+    next(run), next(run)
+    (tmp_path / "other" / "round-00000002").rename(tmp_path / "round-00000002")
+    with pytest.warns(UserWarning, match="round-00000006 is damaged"):
+        again = testing.start(SCAFFOLD, rounds=8, resume=tmp_path, checkpoint=tmp_path)
+    next(again)
+    with pytest.warns(UserWarning, match="round-00000006 is damaged"):
+        assert testing.start(SCAFFOLD, rounds=8, resume=tmp_path).round == 3
+
+
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = testing.start(SCAFFOLD, checkpoint=tmp_path)
+    next(run)
+
+    def half(path: Path, **_: Any) -> None:
+        (path / "manifest.json").unlink(missing_ok=True)
+        if path.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("undrift.files.shutil.rmtree", half)
+        with pytest.raises(KeyboardInterrupt):
+            next(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = testing.start(SCAFFOLD, resume=tmp_path, checkpoint=tmp_path)
+        assert again.round == 2
+        next(again)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_resume_can_add_rounds_and_change_the_mode(tmp_path: Path) -> None:
     saved(tmp_path, rounds=2)
     more = testing.start(SCAFFOLD, rounds=6, resume=tmp_path, mode="stacked")

@@ -16,6 +16,7 @@ import pytest
 
 import undrift as ud
 from undrift.config.experiment import Experiment
+from undrift.engine.checkpoint import store
 from undrift.runs.folder import read_experiment
 
 ROUNDS = 120
@@ -151,3 +152,30 @@ def test_a_stopped_worker_is_found_within_the_timeout_and_named(tmp_path):
     told = " ".join(job.output.read_text().split())
     assert re.search(r"Error: Rank 1 has not answered for 6 s; .*checkpoint is intact\.", told)
     assert seconds < timeout + 5
+
+
+def test_sigterm_saves_the_same_round_of_all_processes_and_a_resume_goes_on(
+    tmp_path, uninterrupted
+):
+    """Both stop after the same round, although nobody asked for checkpoints."""
+    job = Job(tmp_path, "marsit")
+    try:
+        job.await_rounds(5, 90)
+        workers = job.workers()
+        job.process.terminate()
+        assert job.process.wait(60) == 143, job.output.read_text()
+    finally:
+        job.stop()
+    told = job.output.read_text()
+    assert "Traceback" not in told
+    assert f"go on with undrift run --resume {tmp_path / 'out'}" in " ".join(told.split())
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    place = tmp_path / "out" / "checkpoints" / "records"
+    saved = [store.saved_rounds(place / f"rank-{rank}-of-2") for rank in range(2)]
+    assert saved[0] == saved[1] == [job.rounds()]
+    assert job.rounds() < ROUNDS
+    before = job.records.read_text()
+    (trial,) = ud.run(resume=tmp_path / "out").trials
+    assert trial.model_sha256 == uninterrupted("marsit", read_experiment(tmp_path / "out"))
+    assert job.records.read_text().startswith(before)
+    assert not place.parent.exists()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from undrift.engine.processes.rendezvous import restarted
 from undrift.engine.settings import ExecutionRecord
 from undrift.engine.world import TogetherError, World
 from undrift.errors import CheckpointError
+from undrift.files import remove_folder
 
 JOB = "job"  # a file that says which job of torchrun's saves here
 
@@ -60,6 +62,14 @@ def recorded_execution(folder: Path) -> ExecutionRecord | None:
     others = sorted(folder.glob("rank-*"))  # rank 0's part may be on another machine
     records = (store.recorded_execution(part) for part in (*first, *others))
     return next((record for record in records if record is not None), None)
+
+
+def remove(folder: Path, world: World) -> None:
+    """Remove this process's part, as rank 0 all, and the folders around it that are empty then."""
+    remove_folder(folder if world.head else own_folder(folder, world))
+    for each in (folder, folder.parent):
+        with suppress(OSError):  # It holds what other processes or other runs save.
+            each.rmdir()
 
 
 def find(folder: Path, world: World) -> SavedRound | None:

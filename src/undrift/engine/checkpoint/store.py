@@ -1,8 +1,9 @@
 """Checkpoints as safetensors and a manifest with SHA-256, written atomically, checked when read.
 
 A run needs nothing but its state to go on, since all randomness is keyed by the round. A checkpoint
-is a folder `round-00000012` that appears by one rename; a kill at any moment leaves the previous
-ones. The last two are kept, and a damaged one is passed over for the one before it.
+is a folder `round-00000012` that appears by one rename and disappears by one; a kill at any moment
+leaves the previous ones. The last two are kept, and a damaged one is passed over for the one before
+it. Folders of other names are nobody's business here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +29,7 @@ from undrift.data.clients import Clients
 from undrift.engine.plan import Planner
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import CheckpointError
-from undrift.files import atomic_folder
+from undrift.files import atomic_folder, remove_folder
 from undrift.gradients.task import Task
 from undrift.models.layout import raw_bytes
 from undrift.results.record import Record, Totals
@@ -37,6 +37,7 @@ from undrift.results.strictjson import dumps_exactly, loads
 
 FORMAT = 1
 KEPT = 2
+_NAME = re.compile(r"round-(\d{8})")
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,10 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
             (part / "manifest.json").write_bytes(_manifest(snapshot, payload))
     except OSError as error:
         raise unwritable(folder, error) from error
-    for old in _rounds(folder)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+    # Later rounds are damaged or of a run that was stopped; this one will write them again.
+    earlier = [round for round in saved_rounds(folder) if round < snapshot.round]
+    for round in earlier[KEPT - 1 :]:
+        remove_folder(_path(folder, round))
     return final
 
 
@@ -117,14 +120,15 @@ def unwritable(folder: Path, error: OSError) -> CheckpointError:
 
 def saved_rounds(folder: Path) -> list[int]:
     """Return the rounds that have a checkpoint, the newest first."""
-    numbers = (path.name.removeprefix("round-") for path in _rounds(folder))
-    return [int(number) for number in numbers if number.isdecimal()]
+    names = (_NAME.fullmatch(path.name) for path in folder.glob("round-*"))
+    return sorted((int(match[1]) for match in names if match is not None), reverse=True)
 
 
 def sound_rounds(folder: Path) -> list[int]:
     """Return the rounds whose checkpoint is as it was written, the newest first."""
     sound = []
-    for path in _rounds(folder):
+    for round in saved_rounds(folder):
+        path = _path(folder, round)
         try:
             _verified(path)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -132,15 +136,15 @@ def sound_rounds(folder: Path) -> list[int]:
                 f"Checkpoint {path.name} is damaged ({error}); trying the one before.", stacklevel=2
             )
         else:
-            sound.append(int(path.name.removeprefix("round-")))
+            sound.append(round)
     return sound
 
 
 def recorded_execution(folder: Path) -> ExecutionRecord | None:
     """Return how the run was executed that saved here; None where no sound manifest tells."""
-    for path in _rounds(folder):
+    for round in saved_rounds(folder):
         with suppress(OSError):
-            content = (path / "manifest.json").read_bytes()
+            content = (_path(folder, round) / "manifest.json").read_bytes()
             text, seal = content[:-_SEAL], content[-_SEAL:]
             if seal == _seal(text) and (fields := json.loads(text).get("execution")):
                 return ExecutionRecord.from_dict(fields)
@@ -164,10 +168,6 @@ def read(
 
 def _path(folder: Path, round: int) -> Path:
     return folder / f"round-{round:08d}"
-
-
-def _rounds(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*"), reverse=True)
 
 
 def _flatten(snapshot: Snapshot) -> dict[str, Tensor]:

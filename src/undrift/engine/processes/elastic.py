@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -68,8 +67,6 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
             if _reported(result) is None:
                 return failure.exitcode
         except SignalException as error:
-            if error.sigval == signal.SIGINT:
-                raise KeyboardInterrupt from None
             return 128 + int(error.sigval)
         finally:
             os.environ.clear()

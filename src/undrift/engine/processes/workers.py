@@ -26,6 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from undrift.check import require
 from undrift.engine.processes.context import CONTEXT
+from undrift.engine.processes.interrupts import SIGNALS
 from undrift.engine.processes.rendezvous import join, launched, meet
 from undrift.engine.world import World
 from undrift.errors import UndriftError, WorkerError
@@ -212,7 +213,8 @@ class WorkerPool:
 
 def _work(pipe: Connection, job: _Job) -> None:
     """Join the others, build the same run, and obey rank 0's orders until it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # rank 0 decides when to stop
     torch.set_num_threads(threads_for(job.size))
     try:
         patience = max(job.timeout, START)

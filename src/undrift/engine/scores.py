@@ -1,0 +1,111 @@
+"""A run evaluates its models here, on test, validation and training data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from undrift.core import Vector
+from undrift.data.clients import Clients, Pair
+from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator, Score, batch_for
+from undrift.engine.execution.threads import intra_op_threads
+from undrift.engine.plan import Planner
+from undrift.engine.settings import RunSettings
+from undrift.engine.sharpness import SAMPLES, sampled, sharpness
+from undrift.engine.world import World
+from undrift.gradients.task import Task
+
+
+class Scored(ABC):
+    """Evaluates the models of a run as its settings say."""
+
+    round: int
+    rounds: int
+    world: World
+    _settings: RunSettings
+    _task: Task
+    _planner: Planner
+    _clients: Clients
+    _threads: int
+    _tell_workers: Callable[[str], None]
+
+    @abstractmethod
+    def _mean(self) -> Vector:
+        """Return the one model that stands for the run."""
+
+    @property
+    def _evaluation_due(self) -> bool:
+        return self._settings.evaluation.due(self.round, self.rounds)
+
+    def evaluate(self) -> Score:
+        """Return loss and accuracy of the current model, for peers of their mean."""
+        if self.world.open:
+            self._tell_workers("evaluate")
+        with self.world.failure_scope():
+            return self.score(self._mean())
+
+    def _train_loss(self, x: Vector) -> dict[str, Any]:
+        """Return the record's field of the training objective, where it is asked for."""
+        if not self._settings.evaluation.train_loss or not self._evaluation_due:
+            return {}
+        return {"train_loss": self.score(x, on_training_data=True).loss}
+
+    def _validation(self, x: Vector) -> dict[str, Any]:
+        """Return the record's fields of the validation samples, where there are some."""
+        if self._clients.validation is None or not self._evaluation_due:
+            return {}
+        loss, accuracy = self.score(x, samples=self._clients.validation)
+        return {"validation_loss": loss, "validation_accuracy": accuracy}
+
+    def _sharpness(self, x: Vector) -> dict[str, Any]:
+        """Return the record's fields of the loss around x, where they are asked for.
+
+        Every process computes all of it, so that all have the same numbers.
+        """
+        if not self._settings.evaluation.sharpness or not self._evaluation_due:
+            return {}
+        evaluator = self.sample_evaluator()
+        with intra_op_threads(min(evaluator.batch, SAMPLES) * evaluator.elements):
+            found = sharpness(evaluator, x, self._planner.seed)
+        return {"sharpness": found.rise, "hessian": found.hessian}
+
+    def sample_evaluator(self) -> Evaluator:
+        """Return what evaluates vectors on the fixed sample of the training data, alone."""
+        return sampled(self.evaluator(alone=True), self._planner.seed)
+
+    def score(
+        self,
+        x: Vector,
+        *,
+        alone: bool = False,
+        on_training_data: bool = False,
+        samples: Pair | None = None,
+        most: int | None = None,
+    ) -> Score:
+        """Evaluate x by all processes together, or by this one `alone`, on at most so many."""
+        evaluator = self.evaluator(alone=alone)
+        return evaluator.score(x, on_training_data=on_training_data, samples=samples, most=most)
+
+    def _test(self, x: Vector) -> Score:
+        """Return the score of a round's record, on as many samples as were settled."""
+        return self.score(x, most=self._settings.evaluation.samples)
+
+    def evaluator(self, *, alone: bool = False) -> Evaluator:
+        """Return what evaluates vectors on the data of the run."""
+        settings, task = self._settings, self._task
+        elements = self._clients.inputs[0].numel()
+        elements += settings.facts.activations if settings.forward is None else 0
+        batch = settings.evaluation.batch_size or batch_for(task.layout.size, elements)
+        return Evaluator(
+            task=task,
+            clients=self._clients,
+            population=self._planner.population,
+            # A loss that is not a mean over samples must see all of them at once.
+            batch=batch if settings.facts.separable else ALL_AT_ONCE,
+            elements=elements,
+            kernel=settings.forward,
+            # Torch's generator gives its numbers to one thread after the other.
+            threads=1 if settings.facts.randomness == "other" else self._threads,
+            world=World() if alone or not self.world.open else self.world,
+        )
