@@ -248,7 +248,7 @@ def contents(place: Path, *suffixes: str) -> dict[str, bytes]:
 def without_times(place: Path) -> dict[str, Any]:
     """Everything recorded but how long it took."""
     found: dict[str, Any] = {}
-    for path in sorted(place.glob("*.jsonl")):
+    for path in sorted(p for p in place.glob("*.jsonl") if ".earlier-" not in p.name):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         found[path.name] = [{**line, "seconds": 0, "evaluation_seconds": 0} for line in lines]
         ending = json.loads(path.with_suffix(".json").read_text())

@@ -86,6 +86,7 @@ class KillError(Exception):
     """Stands for a kill: nobody catches it, so nothing is written after it."""
 
 
+@pytest.mark.filterwarnings("ignore:.*starts again, since it left no checkpoint")
 @pytest.mark.parametrize("after", [1, 3, 9, 13, 17], ids=lambda n: f"record {n}")
 def test_it_goes_on_after_a_kill_in_either_stage(
     result: ExperimentResult, tmp_path: Path, after: int
