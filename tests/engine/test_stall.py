@@ -191,4 +191,5 @@ class TestExperiment:
     def test_a_process_of_its_own_passes_it_on(self) -> None:
         ours, theirs = Pipe()
         _Sender(theirs).stall(None, "it stays")  # type: ignore[arg-type]
+        assert ours.poll(5)
         assert ours.recv() == ("stall", "it stays")
