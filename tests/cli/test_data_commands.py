@@ -147,7 +147,10 @@ BAD = {
     "alpha for nothing": (["--partition", "iid", "--dirichlet", "0.9"], "a Dirichlet partition"),
     "train samples": (["--train-samples", "2000"], "train_samples in 1...1438"),
     "no train samples": (["--train-samples", "0"], "data.train_samples needs a number >= 1"),
-    "few train samples": (["--train-samples", "5", "--partition", "iid"], "samples"),
+    "few train samples": (
+        ["--train-samples", "5", "--partition", "iid"],
+        "each of 20 clients, got 5",
+    ),
     "test samples": (["--test-samples", "400"], "test_samples in 1...359"),
     "texts": (["--model", "char-lstm"], "token ids as whole numbers"),
     "deadline form": (["--work", "deadline"], "a form such as"),

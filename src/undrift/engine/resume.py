@@ -74,7 +74,6 @@ class Resumable(ABC):
         if target is None and source is not None:
             self._load(source)
         elif target is not None:
-            self._lock_folder(shards.own_folder(target, self.world))
             try:
                 self._save_to(target, source)
             except BaseException:
@@ -83,6 +82,9 @@ class Resumable(ABC):
 
     def _save_to(self, target: Path, source: Path | None) -> None:
         """Load what there is to load, and save to a folder that holds no other run's rounds."""
+        own = shards.own_folder(target, self.world)
+        if own.is_dir():  # It is locked before it is read, and not made if nothing can be read.
+            self._lock_folder(own)
         again = shards.restarted_here(target, self.world)
         if again and shards.must_resume(target, self.world):
             source = target
@@ -94,6 +96,8 @@ class Resumable(ABC):
                 f"checkpoint needs an empty folder, got {str(target)!r} with checkpoints of an "
                 "earlier run; pass it as resume too, or choose another."
             )
+        if self._lock is None:
+            self._lock_folder(own)
         shards.claim(target, self.world)
         self._checkpoint = target
 

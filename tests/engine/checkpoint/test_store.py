@@ -135,10 +135,10 @@ def test_what_was_just_written_stays_although_later_rounds_are_damaged(tmp_path:
     run = testing.start(SCAFFOLD, rounds=8, checkpoint=tmp_path / "other")
     next(run), next(run)
     (tmp_path / "other" / "round-00000002").rename(tmp_path / "round-00000002")
-    with pytest.warns(UserWarning, match="round-00000006 is damaged"):
+    with pytest.warns(UserWarning, match="is damaged"):
         again = testing.start(SCAFFOLD, rounds=8, resume=tmp_path, checkpoint=tmp_path)
     next(again)
-    with pytest.warns(UserWarning, match="round-00000006 is damaged"):
+    with pytest.warns(UserWarning, match="is damaged"):
         assert testing.start(SCAFFOLD, rounds=8, resume=tmp_path).round == 3
 
 
