@@ -22,10 +22,8 @@ title = ""
 seeds = [0, 1]
 """
 _SWEEP = """
+# In [sweep], `tune = true` tunes methods on validation samples and compares them with new seeds.
 # Values to try with `undrift sweep THIS_FILE`: every combination, and rows that go together.
-# With tune = true each method is tuned on validation samples and compared with other seeds.
-# [sweep]
-# tune = true
 # [sweep.grid]
 # "method.lr" = [0.03, 0.1, 0.3]
 # [[sweep.together]]
