@@ -11,9 +11,9 @@ FEDAGRAC := --set 'fedagrac.lam=piecewise(0.1, {4: 0.5, 12: 1.0})' --set fedagra
 
 .PHONY: demo test lint test-fast test-long names bench bench-network bench-peers bench-speed format clean
 
-demo: $(READY)  ## compare six methods on the embedded digits: a table, curves and records
-	$(BIN)/undrift compare $(ALL) --lr 0.03,0.1,0.3 --seeds 2 --rounds 20 --clients 20 \
-	  --dirichlet 0.3 --participation 0.5 --work gaussian:20:100 $(FEDAGRAC) --target 0.9 \
+demo: $(READY)  ## tune six methods on the embedded digits and compare them: tables, curves, a page
+	$(BIN)/undrift compare $(ALL) --tune lr=0.1,0.3,0.9 --seeds 5 --rounds 20 --clients 20 \
+	  --dirichlet 0.3 --participation 0.5 --work gaussian:10:25 $(FEDAGRAC) --target 0.9 \
 	  --out runs/demo --force
 
 test: lint test-fast  ## everything that must hold

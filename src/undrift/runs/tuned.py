@@ -40,11 +40,12 @@ def run_tuned(experiment: Experiment, name: str, options: RunOptions) -> Experim
     check_side_by_side(experiment, options)
     tuner = Tuner(experiment, options.only)
     first = Choice(tuner.count, Tuner(experiment).first)
-    planned = jobs(experiment, first)
-    experiment = with_tests(experiment, check_jobs(planned))
-    check_jobs(jobs(tuning_experiment(experiment), first))
+    experiment = with_tests(experiment, check_jobs(jobs(experiment, first)))
+    trials = jobs(tuning_experiment(experiment), first)
+    check_jobs(trials)
     # One number for both stages, because sums may depend on the threads that a job has.
-    count = options.jobs or default_jobs(planned)
+    finals = jobs(experiment, Choice(1, {title: own[:1] for title, own in first.cells.items()}))
+    count = options.jobs or default_jobs([*trials, *finals])
     folder = options.resume or choose_folder(options.out, name)
     if options.resume is None:
         _prepare(folder, experiment, options)
