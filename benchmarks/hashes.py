@@ -112,7 +112,7 @@ def cases() -> Iterator[tuple[str, Callable[[], str]]]:
     yield case("decay and clip", ud.FedACG(lr=0.05), **half, weight_decay=1e-2, clip=1.0)
     yield case("epochs", ud.FedaGrac(lr=0.05), **half, work=ud.Epochs(2))
     yield case("gaussian", ud.FedaGrac(lr=0.05), **half, work=ud.GaussianSteps(4, 2))
-    yield case("phones", ud.FedAvg(lr=0.05), **half, devices="phone")
+    yield case("phones", ud.FedAvg(lr=0.05), **half, fleet="phone")
     yield case("whole data", ud.FedSpeed(lr=0.05), **half, batch_size=None)
     for cls in (ud.FedAvg, ud.FedSpeed, ud.Scaffold):
         net = {"model": small_cnn(), "clients": images()}

@@ -25,19 +25,19 @@ ALLOWED = {
     "optim": "base",
     "models": "base",
     "data": "base",
-    "devices": "base data",
+    "fleet": "base data",
     "comm": "base optim topology",
     "cost": "base comm",
     "dry": "base",
     "algorithms": "base comm dry models optim",
     "gradients": "base data models",
     "results": "base models",
-    "config": "base algorithms comm data devices models optim",
-    "engine.base": "base data devices",
+    "config": "base algorithms comm data fleet models optim",
+    "engine.base": "base data fleet",
     "engine.processes": "base engine.base",
     "engine.collectives": "base comm topology engine.base engine.processes",
     "engine.execution": "base data dry gradients engine.base engine.collectives",
-    "engine.settings": "base comm data devices gradients topology engine.base engine.execution",
+    "engine.settings": "base comm data fleet gradients topology engine.base engine.execution",
     "engine.checkpoint": (
         "base data gradients models results engine.base engine.processes engine.settings"
     ),
@@ -46,7 +46,7 @@ ALLOWED = {
         "engine.settings"
     ),
     "engine": (
-        "base comm data devices dry gradients models optim results topology engine.base "
+        "base comm data fleet dry gradients models optim results topology engine.base "
         "engine.processes engine.collectives engine.execution engine.settings engine.checkpoint "
         "engine.tuning"
     ),
@@ -54,12 +54,12 @@ ALLOWED = {
     "analysis": "base data models engine engine.execution",
     "report": "base algorithms config data results testing",
     "runs": (
-        "base analysis config data devices models optim report results topology engine engine.base "
+        "base analysis config data fleet models optim report results topology engine engine.base "
         "engine.checkpoint engine.processes engine.settings engine.tuning"
     ),
     "papers": "base config data optim report results runs undrift",
     "cli": (
-        "base algorithms config data devices models papers report results runs testing "
+        "base algorithms config data fleet models papers report results runs testing "
         "engine.processes undrift"
     ),
     "ddp": "base comm engine.collectives engine.processes",

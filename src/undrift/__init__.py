@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift import cost as cost
     from undrift import data as data
     from undrift import ddp as ddp
-    from undrift import devices as devices
+    from undrift import fleet as fleet
     from undrift import models as models
     from undrift import optim as optim
     from undrift import topology as topology
@@ -95,12 +95,6 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.data import (
         UniformSteps as UniformSteps,
     )
-    from undrift.devices import (
-        Device as Device,
-    )
-    from undrift.devices import (
-        Fleet as Fleet,
-    )
     from undrift.engine.execution.cohort import Upload as Upload
     from undrift.engine.participation import (
         Bernoulli as Bernoulli,
@@ -143,6 +137,12 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.errors import (
         WorkerError as WorkerError,
     )
+    from undrift.fleet import (
+        Device as Device,
+    )
+    from undrift.fleet import (
+        Fleet as Fleet,
+    )
     from undrift.models.layout import group_norm as group_norm
     from undrift.optim.rules import (
         SGD as SGD,
@@ -181,7 +181,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
 
 __version__ = "0.1.0"
 
-_PACKAGES = "comm cost data ddp devices models optim topology"
+_PACKAGES = "comm cost data ddp fleet models optim topology"
 _MODULES = {  # module: the names that are taken from it
     "algorithms.accelerated": "Accelerated",
     "algorithms.compressed": "Compressed",
@@ -192,7 +192,7 @@ _MODULES = {  # module: the names that are taken from it
     "data": (
         "Clients Dataset Deadline Epochs GaussianSteps Replaced Resampled Spans Steps UniformSteps"
     ),
-    "devices": "Device Fleet",
+    "fleet": "Device Fleet",
     "engine.execution.cohort": "Upload",
     "engine.participation": "Bernoulli Cohorts FixedSize WithReplacement",
     "engine.run": "Run",

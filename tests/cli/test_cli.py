@@ -124,6 +124,8 @@ BAD = {
     "unknown in compare": (["compare", "fedavg", "scafold"], "nearest is 'scaffold'"),
     "unknown flag": (["run", "fedavg", "--lrr", "1"], "No such option"),
     "foreign flag": (["run", "fedavg", "--lam", "1"], "No such option"),
+    "simulated devices": (["run", "fedavg", "--devices", "phone"], "are --fleet, such as"),
+    "another library's flag": (["compare", "fedavg", "--learning-rate=1"], "rate is --lr"),
     "lr": (["run", "fedavg", "--lr", "0"], "FedAvg needs lr > 0"),
     "lr text": (["run", "fedavg", "--lr", "fast"], "needs a number or a schedule"),
     "lam": (["run", "fedspeed", "--lam", "0.01"], "lam >= lr"),

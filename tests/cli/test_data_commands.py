@@ -83,7 +83,7 @@ def test_devices_give_a_clock_and_a_deadline_gives_steps(
     tmp_path: Path,
 ) -> None:
     arguments = [
-        "run", "fedavg", *TINY, "--devices", "phone:4,gpu-node:1", "--work", "deadline:1:2",
+        "run", "fedavg", *TINY, "--fleet", "phone:4,gpu-node:1", "--work", "deadline:1:2",
         "--slowdown", "stragglers:0.5:3", "--failures", "0.3", "--participation", "1.0",
     ]  # fmt: skip
     code, out, err = call(*arguments, "--out", str(tmp_path / "x"), "--json")
@@ -100,7 +100,7 @@ def test_devices_give_a_clock_and_a_deadline_gives_steps(
 
 def test_a_comparison_shows_the_clock(call, tmp_path: Path) -> None:
     code, out, err = call(
-        "compare", "fedavg", "fedspeed", *TINY, "--work", "steps:2", "--devices", "raspberry-pi",
+        "compare", "fedavg", "fedspeed", *TINY, "--work", "steps:2", "--fleet", "raspberry-pi",
         "--out", str(tmp_path / "x"), "--json",
     )  # fmt: skip
     assert code == 0, err
@@ -112,7 +112,7 @@ def test_a_comparison_shows_the_clock(call, tmp_path: Path) -> None:
 def test_a_trace_decides_who_is_there(call, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("client,start,end\n2,0,1\n")
     code, _, err = call(
-        "run", "fedavg", *TINY, "--work", "steps:1", "--devices", "gpu-node", "--trace",
+        "run", "fedavg", *TINY, "--work", "steps:1", "--fleet", "gpu-node", "--trace",
         str(tmp_path / "trace.csv"), "--trace-period", "10", "--out", str(tmp_path / "x"),
     )  # fmt: skip
     assert code == 0, err
@@ -132,15 +132,15 @@ BAD = {
     "option": (["--model", "mlp:hiden=3"], "the nearest is 'hidden'"),
     "option form": (["--model", "mlp:hidden"], "options such as"),
     "features": (["--model", "cnn2"], "cnn2 needs images"),
-    "devices": (["--devices", "fone"], "the nearest is 'phone'"),
-    "slowdown": (["--devices", "phone", "--slowdown", "stragglers:x"], "a form such as"),
-    "slowdown law": (["--devices", "phone", "--slowdown", "stragglers:0.1:0.5"], "factor >= 1"),
+    "devices": (["--fleet", "fone"], "the nearest is 'phone'"),
+    "slowdown": (["--fleet", "phone", "--slowdown", "stragglers:x"], "a form such as"),
+    "slowdown law": (["--fleet", "phone", "--slowdown", "stragglers:0.1:0.5"], "factor >= 1"),
     "failures": (["--failures", "0.1"], "the kind of devices"),
-    "trace": (["--devices", "phone", "--trace", "nowhere.csv"], "No such file"),
+    "trace": (["--fleet", "phone", "--trace", "nowhere.csv"], "No such file"),
     "period": (["--trace-period", "3"], "a trace beside it"),
     "deadline": (["--work", "deadline:60"], "the clients' devices"),
     "a peer's deadline": (
-        ["--devices", "phone", "--work", "deadline:1"],
+        ["--fleet", "phone", "--work", "deadline:1"],
         "a fixed number of steps",
     ),
     "alpha twice": (["--partition", "dirichlet:0.3", "--dirichlet", "0.9"], "say it once"),

@@ -19,7 +19,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 import undrift as ud
-from undrift import data, devices, models
+from undrift import data, fleet, models
 from undrift.cli import generate, names, shared
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES, flags_of
 from undrift.cli.run import command, run_file
@@ -227,7 +227,7 @@ def test_flags_are_the_class_s_fields(method: str) -> None:
 def test_names_in_the_help_are_the_library_s() -> None:
     assert names.DATA_SETS.split(", ") == list(data.NAMES)
     assert names.MODELS.split(", ") == list(models.MODELS)
-    assert names.DEVICES.split(", ") == [*devices.PRESETS, *devices.MIXES]
+    assert names.FLEETS.split(", ") == [*fleet.PRESETS, *fleet.MIXES]
 
 
 def test_defaults_of_options_are_those_of_the_experiment() -> None:

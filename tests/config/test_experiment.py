@@ -136,7 +136,7 @@ class TestRoundTrip:
 
         values = experiment.values()
         texts = []
-        for section in ("data", "training", "devices", "evaluation", "engine"):
+        for section in ("data", "training", "fleet", "evaluation", "engine"):
             for name, value in values.get(section, {}).items():
                 said = tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
                 texts.append(f"{section}.{name}={said}")
@@ -357,16 +357,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "The model mlp has no 'hiden'; the nearest is 'hidden'",
     ),
     "model, list": (section("model", hidden=[3]), "model.hidden needs a number, or text without"),
-    "devices": (section("devices", slowdown="jitter:0.3"), "devices.slowdown needs the kind of"),
+    "devices": (section("fleet", slowdown="jitter:0.3"), "fleet.slowdown needs the kind of"),
     "slowdown": (
-        section("devices", kind="phone", slowdown="jiter:1"),
-        "devices.slowdown needs its",
+        section("fleet", kind="phone", slowdown="jiter:1"),
+        "fleet.slowdown needs its",
     ),
     "failures": (
-        section("devices", kind="phone", failures=1.0),
-        "devices.failures needs a number < 1",
+        section("fleet", kind="phone", failures=1.0),
+        "fleet.failures needs a number < 1",
     ),
-    "period": (section("devices", kind="phone", trace_period=3.0), "needs a trace beside it"),
+    "period": (section("fleet", kind="phone", trace_period=3.0), "needs a trace beside it"),
     "no target": (section("evaluation", target=[]), "evaluation.target needs a list with a value"),
     "target": (section("evaluation", target=[0.5, 2]), "evaluation.target[1] needs a number <= 1"),
     "every": (section("evaluation", every=0), "evaluation.every needs a number >= 1, got 0."),
@@ -649,7 +649,7 @@ class TestStarter:
 
     def test_every_field_is_in_it(self) -> None:
         text = experiment_template(["fedavg"])
-        for part in ("data", "training", "devices", "evaluation", "engine"):
+        for part in ("data", "training", "fleet", "evaluation", "engine"):
             kind = Experiment.model_fields[part].annotation
             for name in kind.model_fields:  # type: ignore[union-attr]
                 assert re.search(rf"^(# )?{name}( = |: not set)", text, re.MULTILINE), name

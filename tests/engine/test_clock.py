@@ -13,8 +13,8 @@ from torch import nn
 
 import undrift as ud
 from tests.support.problems import task_of
-from undrift.devices import Device, Fleet, Jitter, Stragglers, Trace
 from undrift.engine.clock import gradient_flops
+from undrift.fleet import Device, Fleet, Jitter, Stragglers, Trace
 from undrift.topology import ring
 
 FEATURES, CLASSES = 6, 3
@@ -44,7 +44,7 @@ def run_on_devices(algorithm: Any = None, **options: Any) -> ud.Run:
     options.setdefault("work", ud.Steps([2, 3, 1, 4]))
     options.setdefault("rounds", 3)
     options.setdefault("batch_size", 4)
-    options.setdefault("devices", Fleet(MIXED))
+    options.setdefault("fleet", Fleet(MIXED))
     return ud.simulate(
         algorithm or ud.FedAvg(lr=0.1),
         options.pop("model", None) or linear(),
@@ -68,7 +68,7 @@ def seconds(device: Device, samples: float, vectors: float = 1, trips: int = 2) 
 
 
 def test_a_round_takes_as_long_as_its_slowest_client() -> None:
-    _, (record, *_) = played(devices=Fleet(MIXED))
+    _, (record, *_) = played(fleet=Fleet(MIXED))
     # Steps [2, 3, 1, 4] of 4 samples; client 3 has 5 samples: batches of 4, 1, 4, 1.
     samples = [8, 12, 4, 10]
     each = [seconds(device, n) for device, n in zip(MIXED, samples, strict=True)]
@@ -78,7 +78,7 @@ def test_a_round_takes_as_long_as_its_slowest_client() -> None:
 
 
 def test_without_devices_there_is_no_clock() -> None:
-    _, (record, *_) = played(devices=None)
+    _, (record, *_) = played(fleet=None)
     assert record.simulated_seconds is None
     assert record.utilisation is None
 
@@ -91,14 +91,14 @@ def test_what_a_method_computes_and_sends_costs_time(
     method: str, gradients: int, vectors: int, trips: int
 ) -> None:
     alike = Fleet((SLOW,) * 4)
-    _, (record, *_) = played(getattr(ud, method)(lr=0.1), devices=alike, work=ud.Steps(1))
+    _, (record, *_) = played(getattr(ud, method)(lr=0.1), fleet=alike, work=ud.Steps(1))
     assert record.simulated_seconds == pytest.approx(seconds(SLOW, 4 * gradients, vectors, trips))
 
 
 def test_a_second_exchange_costs_two_trips_more_and_a_pass_over_the_data() -> None:
     """FedLin asks for the gradient of all local data first, then sends down model and gradient."""
     clients = ud.Clients(pairs((8, 8)))
-    two = {"clients": clients, "devices": Fleet((SLOW, SLOW)), "work": ud.Steps(1)}
+    two = {"clients": clients, "fleet": Fleet((SLOW, SLOW)), "work": ud.Steps(1)}
     _, (record, *_) = played(ud.FedLin(lr=0.1), **two)
     computed = seconds(SLOW, record.samples / 2, 0, 4)
     carried = 8 * (record.bytes_up / SLOW.up + record.bytes_down / SLOW.down) / 2
@@ -108,8 +108,8 @@ def test_a_second_exchange_costs_two_trips_more_and_a_pass_over_the_data() -> No
 
 def test_stragglers_compute_longer() -> None:
     always = Fleet((SLOW,) * 4, Stragglers(1.0, 5.0))
-    _, (slow, *_) = played(devices=always, work=ud.Steps(1))
-    _, (even, *_) = played(devices=Fleet((SLOW,) * 4), work=ud.Steps(1))
+    _, (slow, *_) = played(fleet=always, work=ud.Steps(1))
+    _, (even, *_) = played(fleet=Fleet((SLOW,) * 4), work=ud.Steps(1))
     longer = slow.simulated_seconds - even.simulated_seconds  # type: ignore[operator]
     assert longer == pytest.approx(4 * 4 * FLOPS / SLOW.speed)
 
@@ -117,10 +117,7 @@ def test_stragglers_compute_longer() -> None:
 def test_the_clock_is_the_same_in_every_mode() -> None:
     fleet = Fleet(MIXED, Jitter(0.5), dropout=0.3, seed=2)
     laps = [
-        [
-            (r.simulated_seconds, r.utilisation, r.clients)
-            for r in played(mode=mode, devices=fleet)[1]
-        ]
+        [(r.simulated_seconds, r.utilisation, r.clients) for r in played(mode=mode, fleet=fleet)[1]]
         for mode in ("loop", "stacked")
     ]
     assert laps[0] == laps[1]
@@ -197,8 +194,8 @@ def test_failing_is_not_having_been_there(method: str) -> None:
     assert any(len(cohort) < 4 for cohort in answered)
     assert all(answered)
     algorithm = getattr(ud, method)(lr=0.1)
-    failing, records = played(algorithm, devices=fleet, rounds=4)
-    without = run_on_devices(algorithm, devices=None, rounds=4, participation=answered)
+    failing, records = played(algorithm, fleet=fleet, rounds=4)
+    without = run_on_devices(algorithm, fleet=None, rounds=4, participation=answered)
     for _ in without:
         pass
     assert [record.clients for record in records] == list(map(len, answered))
@@ -206,7 +203,7 @@ def test_failing_is_not_having_been_there(method: str) -> None:
 
 
 def test_a_round_in_which_everybody_fails_changes_nothing() -> None:
-    run = run_on_devices(devices=Fleet(MIXED, dropout=1.0), work=ud.Deadline(9.0, ud.Steps(2)))
+    run = run_on_devices(fleet=Fleet(MIXED, dropout=1.0), work=ud.Deadline(9.0, ud.Steps(2)))
     before = run.x.clone()
     records = list(run)
     assert torch.equal(run.x, before)
@@ -219,7 +216,7 @@ def test_only_those_who_are_there_are_asked_and_the_clock_waits_for_them() -> No
     alike = (SLOW,) * 4
     lap = seconds(SLOW, 4)
     there = Trace({0: [(0, 1)], 1: [(100, 101)], 2: [(100, 100 + 3 * lap)]})
-    run, records = played(devices=Fleet(alike, trace=there), work=ud.Steps(1), rounds=3)
+    run, records = played(fleet=Fleet(alike, trace=there), work=ud.Steps(1), rounds=3)
     assert [record.clients for record in records] == [1, 2, 1]
     assert records[0].simulated_seconds == pytest.approx(lap)
     assert records[1].simulated_seconds == pytest.approx(100)  # 100 - lap of waiting, then a lap
@@ -234,7 +231,7 @@ def test_answers_without_weight_are_none() -> None:
     counting = [[i for i in (2, 3) if not fleet.drops(t, i)] for t in range(6)]
     answering = [[i for i in range(4) if not fleet.drops(t, i)] for t in range(6)]
     assert any(all_ and not some for all_, some in zip(answering, counting, strict=True))
-    run, records = played(devices=fleet, weighting=[0, 0, 1, 1], rounds=6)
+    run, records = played(fleet=fleet, weighting=[0, 0, 1, 1], rounds=6)
     heard = [len(a) if c else 0 for a, c in zip(answering, counting, strict=True)]
     assert [record.clients for record in records] == heard
     assert run.x.isfinite().all()
@@ -243,18 +240,16 @@ def test_answers_without_weight_are_none() -> None:
 def test_the_clock_waits_for_somebody_with_a_weight() -> None:
     there = Trace({0: [(0, 1000)], 1: [(50, 1000)]})
     fleet = Fleet((SLOW,) * 4, trace=there)
-    _, (record, *_) = played(devices=fleet, weighting=[0, 1, 1, 1], work=ud.Steps(1))
+    _, (record, *_) = played(fleet=fleet, weighting=[0, 1, 1, 1], work=ud.Steps(1))
     assert record.simulated_seconds == pytest.approx(50 + seconds(SLOW, 4))
     with pytest.raises(ValueError, match="at least one span"):
-        run_on_devices(
-            devices=Fleet((SLOW,) * 4, trace=Trace({0: [(0, 9)]})), weighting=[0, 1, 1, 1]
-        )
+        run_on_devices(fleet=Fleet((SLOW,) * 4, trace=Trace({0: [(0, 9)]})), weighting=[0, 1, 1, 1])
 
 
 def test_devices_in_words() -> None:
-    words, fleet = "phone:3,gpu-node:1", Fleet(ud.devices.parse("phone:3,gpu-node:1", 4))
-    assert [r.simulated_seconds for r in played(devices=words)[1]] == [
-        r.simulated_seconds for r in played(devices=fleet)[1]
+    words, fleet = "phone:3,gpu-node:1", Fleet(ud.fleet.parse("phone:3,gpu-node:1", 4))
+    assert [r.simulated_seconds for r in played(fleet=words)[1]] == [
+        r.simulated_seconds for r in played(fleet=fleet)[1]
     ]
 
 
@@ -265,13 +260,13 @@ def test_a_deadline_that_a_bad_round_misses_is_a_deadline_still() -> None:
     slow = [fleet.compute_seconds(0, t, 1.0) > 1 for t in range(4)]
     assert not all(slow)
     clients = ud.Clients(pairs((8,)))
-    _, records = played(devices=fleet, clients=clients, work=ud.Deadline(7.0), rounds=4)
+    _, records = played(fleet=fleet, clients=clients, work=ud.Deadline(7.0), rounds=4)
     assert [record.clients for record in records] == [0 if late else 1 for late in slow]
 
 
 def test_when_nobody_comes_back_the_run_says_so() -> None:
     there = Trace({0: [(0, 1)]})
-    run = run_on_devices(devices=Fleet((SLOW,) * 4, trace=there))
+    run = run_on_devices(fleet=Fleet((SLOW,) * 4, trace=there))
     next(run)
     with pytest.raises(ud.UndriftError, match="nobody comes back"):
         next(run)
@@ -280,24 +275,24 @@ def test_when_nobody_comes_back_the_run_says_so() -> None:
 def test_a_resumed_run_has_the_same_clock(tmp_path: Path) -> None:
     there = Trace({i: [(10 * i, 10 * i + 15)] for i in range(4)}, period=40)
     fleet = Fleet(MIXED, Jitter(0.3), dropout=0.2, trace=there, seed=4)
-    whole, records = played(devices=fleet, rounds=6)
-    half = run_on_devices(devices=fleet, rounds=3, checkpoint=tmp_path)
+    whole, records = played(fleet=fleet, rounds=6)
+    half = run_on_devices(fleet=fleet, rounds=3, checkpoint=tmp_path)
     for _ in half:
         pass
-    rest = run_on_devices(devices=fleet, rounds=6, resume=tmp_path)
+    rest = run_on_devices(fleet=fleet, rounds=6, resume=tmp_path)
     again = list(rest)
     assert [r.simulated_seconds for r in again] == [r.simulated_seconds for r in records[3:]]
     assert rest.totals.simulated_seconds == pytest.approx(whole.totals.simulated_seconds)
     assert torch.equal(rest.x, whole.x)
-    with pytest.raises(ud.CheckpointError, match="devices"):
-        run_on_devices(devices=Fleet(MIXED), rounds=6, resume=tmp_path)
+    with pytest.raises(ud.CheckpointError, match="fleet"):
+        run_on_devices(fleet=Fleet(MIXED), rounds=6, resume=tmp_path)
 
 
 def test_the_clock_of_a_ring_all_reduce() -> None:
     """2 (m - 1) hops, each of a quarter of the vector, one after the other."""
     clients = ud.Clients(pairs((8, 8, 8, 8)))
     alike = Fleet((SLOW,) * 4)
-    run = run_on_devices(ud.PSGD(lr=0.1), clients=clients, devices=alike, work=ud.Steps(1))
+    run = run_on_devices(ud.PSGD(lr=0.1), clients=clients, fleet=alike, work=ud.Steps(1))
     record = next(run)
     assert isinstance(record, ud.PeerRecord)
     carried = 8 * record.bytes_per_worker / SLOW.up
@@ -310,7 +305,7 @@ def test_the_clock_of_gossip_waits_for_the_slowest() -> None:
     """Two neighbours: sending is the bottleneck of the slow one, whatever the fast ones do."""
     clients = ud.Clients(pairs((8, 8, 8, 8)))
     options = {"clients": clients, "topology": ring(4), "work": ud.Steps(2)}
-    record = next(run_on_devices(ud.LDSGD(lr=0.1), devices=Fleet(MIXED), **options))
+    record = next(run_on_devices(ud.LDSGD(lr=0.1), fleet=Fleet(MIXED), **options))
     carried = 2 * 4 * PARAMETERS * 8 / SLOW.up
     expected = 2 * 4 * FLOPS / SLOW.speed + carried + SLOW.latency
     assert record.simulated_seconds == pytest.approx(expected)
@@ -319,42 +314,42 @@ def test_the_clock_of_gossip_waits_for_the_slowest() -> None:
 def test_the_gradient_a_peer_starts_from_takes_its_time() -> None:
     clients = ud.Clients(pairs((8, 8, 8, 8)))
     options = {"clients": clients, "topology": ring(4), "work": ud.Steps(2)}
-    first, second, _ = run_on_devices(ud.NetFleet(lr=0.1), devices=Fleet((SLOW,) * 4), **options)
+    first, second, _ = run_on_devices(ud.NetFleet(lr=0.1), fleet=Fleet((SLOW,) * 4), **options)
     assert first.samples - second.samples == 4 * 4  # one batch each
     longer = first.simulated_seconds - second.simulated_seconds
     assert longer == pytest.approx(4 * FLOPS / SLOW.speed)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no devices": ({"devices": None, "work": ud.Deadline(1.0)}, "the clients' devices"),
+    "no devices": ({"fleet": None, "work": ud.Deadline(1.0)}, "the clients' devices"),
     "too short": ({"work": ud.Deadline(1e-6)}, "at least one step on one device"),
     "too many": ({"work": ud.Deadline(1e9)}, "at most 100000 steps"),
     "too many for one not asked": (
         {
             "work": ud.Deadline(7.0),
-            "devices": Fleet((SLOW, SLOW, SLOW, replace(FAST, speed=1e12))),
+            "fleet": Fleet((SLOW, SLOW, SLOW, replace(FAST, speed=1e12))),
             "participation": 1,
         },
         "at most 100000 steps",
     ),
     "cohorts": (
-        {"devices": Fleet(MIXED, trace=Trace({0: [(0, 9)]})), "participation": [[0]] * 3},
+        {"fleet": Fleet(MIXED, trace=Trace({0: [(0, 9)]})), "participation": [[0]] * 3},
         "cohorts drawn among those",
     ),
-    "too few": ({"devices": Fleet((FAST,))}, "one device for each of 4 clients"),
-    "a list": ({"devices": [FAST] * 4}, "or as a Fleet"),
+    "too few": ({"fleet": Fleet((FAST,))}, "one device for each of 4 clients"),
+    "a list": ({"fleet": [FAST] * 4}, "or as a Fleet"),
     "twice": (
         {
-            "devices": Fleet(MIXED, trace=Trace({0: [(0, 1)]})),
+            "fleet": Fleet(MIXED, trace=Trace({0: [(0, 1)]})),
             "clients": ud.Clients(pairs(), availability=ud.Resampled(2, 1)),
         },
         "by rounds or by a trace",
     ),
-    "trace": ({"devices": Fleet(MIXED, trace=Trace({7: [(0, 1)]}))}, "clients among"),
+    "trace": ({"fleet": Fleet(MIXED, trace=Trace({7: [(0, 1)]}))}, "clients among"),
 }
 PEERS: dict[str, tuple[dict[str, Any], str]] = {
     "deadline": ({"work": ud.Deadline(1.0)}, "a fixed number of steps"),
-    "dropout": ({"devices": Fleet(MIXED, dropout=0.1)}, "neither fail nor leave"),
+    "dropout": ({"fleet": Fleet(MIXED, dropout=0.1)}, "neither fail nor leave"),
 }
 
 

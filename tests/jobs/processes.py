@@ -86,7 +86,7 @@ def seven(algorithm: Any, **options: Any) -> ud.Run:
 ODD: dict[str, Callable[[], ud.Run]] = {
     "seven, some away": lambda: seven(ud.Scaffold(lr=0.1), participation=ud.Bernoulli(0.3)),
     "seven, a schedule": lambda: seven(ud.FedSpeed(lr=ud.exponential(0.1, 0.9))),
-    "seven, with devices": lambda: seven(ud.FedLin(lr=0.1), devices="phone:5,gpu-node:2"),
+    "seven, with devices": lambda: seven(ud.FedLin(lr=0.1), fleet="phone:5,gpu-node:2"),
     "seven, newcomers": lambda: testing.start(
         ud.FedDyn(lr=0.1),
         clients=ud.Clients(

@@ -12,7 +12,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from undrift import data, devices, models
+from undrift import data, fleet, models
 from undrift.algorithms import ALGORITHMS
 from undrift.config.hyperparameters import (
     DEFAULT_LR,
@@ -35,7 +35,7 @@ def names_json() -> str:
     content = {
         "data_sets": list(data.NAMES),
         "models": list(models.MODELS),
-        "devices": [*devices.PRESETS, *devices.MIXES],
+        "fleets": [*fleet.PRESETS, *fleet.MIXES],
         "methods": {name: _method(cls) for name, cls in METHODS.items()},
     }
     return json.dumps(content, indent=1) + "\n"

@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from undrift.cli.foreign import MethodCommand
+
 
 def lazy_group(
     summaries: Mapping[str, str], load: Callable[[str], Callable[..., Any]], **options: Any
@@ -23,7 +25,7 @@ def lazy_group(
             if name is None:
                 return None, None, rest
             loaded = typer.Typer(add_completion=False)
-            loaded.command(name)(load(name))
+            loaded.command(name, cls=MethodCommand)(load(name))
             return name, get_command(loaded), rest
 
     group = typer.Typer(cls=LazyGroup, **options)

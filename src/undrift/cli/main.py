@@ -17,6 +17,7 @@ from undrift import __version__
 from undrift.cli import check, compare, export, init, report, sweep
 from undrift.cli import list as listing
 from undrift.cli.data import data_app
+from undrift.cli.foreign import MethodCommand
 from undrift.cli.lazy import lazy_group
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES
 from undrift.cli.papers import papers_app
@@ -45,7 +46,7 @@ run_app = lazy_group(
     "Examples: undrift run fedspeed --lr 0.1 --rounds 50; undrift run experiment.toml",
 )
 app.add_typer(run_app, name="run")
-app.command("compare")(compare.compare)
+app.command("compare", cls=MethodCommand)(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("init")(init.init)

@@ -20,7 +20,7 @@ FILE_SUMMARY = (
 )
 DATA_SETS = ", ".join(_NAMES["data_sets"])
 MODELS = ", ".join(_NAMES["models"])
-DEVICES = ", ".join(_NAMES["devices"])
+FLEETS = ", ".join(_NAMES["fleets"])
 
 
 def flags_of(method: str) -> list[inspect.Parameter]:

@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from undrift.cli.names import DATA_SETS, MODELS
-from undrift.cli.names import DEVICES as DEVICE_KINDS
+from undrift.cli.names import DATA_SETS, FLEETS, MODELS
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
-DEVICES, PROCESSES = "Devices", "Processes"
+FLEET, PROCESSES = "Fleet (simulated devices)", "Processes"
 DataOption = Annotated[str, typer.Option(help=f"{DATA_SETS}.", rich_help_panel=DATA)]
 DataDirOption = Annotated[
     Path | None,
@@ -78,37 +77,37 @@ WorkOption = Annotated[
     typer.Option(
         help="Local steps between communications: steps:10, epochs:5, "
         "gaussian:MEAN:VARIANCE[:random], uniform:LOW:HIGH[:random], or deadline:SECONDS[:EPOCHS], "
-        "what --devices can do in time. Default: gaussian:20:100 with a server, steps:10 for "
+        "what --fleet can do in time. Default: gaussian:20:100 with a server, steps:10 for "
         "gossip, steps:1 for all-reduce.",
         rich_help_panel=TRAINING,
     ),
 ]
-DevicesOption = Annotated[
+FleetOption = Annotated[
     str | None,
     typer.Option(
-        help=f"What clients run on, for a simulated clock: {DEVICE_KINDS}; "
+        help=f"Simulated devices of the clients, for a simulated clock: {FLEETS}; "
         "in proportions, phone:9,gpu-node:1 (the first clients are phones); or a CSV file.",
-        rich_help_panel=DEVICES,
+        rich_help_panel=FLEET,
     ),
 ]
 SlowdownOption = Annotated[
     str | None,
     typer.Option(
         help="stragglers:0.1:5 (one in ten five times as slow) or jitter:0.3.",
-        rich_help_panel=DEVICES,
+        rich_help_panel=FLEET,
     ),
 ]
 FailuresOption = Annotated[
     float,
-    typer.Option(help="Probability that a client fails in a round.", rich_help_panel=DEVICES),
+    typer.Option(help="Probability that a client fails in a round.", rich_help_panel=FLEET),
 ]
 TraceOption = Annotated[
     Path | None,
-    typer.Option(help="CSV of client,start,end: when who is there.", rich_help_panel=DEVICES),
+    typer.Option(help="CSV of client,start,end: when who is there.", rich_help_panel=FLEET),
 ]
 TracePeriodOption = Annotated[
     float | None,
-    typer.Option(help="Seconds after which --trace repeats.", rich_help_panel=DEVICES),
+    typer.Option(help="Seconds after which --trace repeats.", rich_help_panel=FLEET),
 ]
 TopologyOption = Annotated[
     str | None,

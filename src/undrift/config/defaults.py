@@ -32,11 +32,11 @@ def with_defaults(experiment: Experiment) -> Experiment:
     training = _training(experiment)
     if training.work is None and "training.work" not in experiment.sweep.paths:
         training, methods = _with_work(training, methods)
-    devices = experiment.devices
+    fleet = experiment.fleet
     return experiment.model_copy(
         update={
             "data": _data(experiment),
-            "devices": devices.model_copy(update={"trace": _absolute(devices.trace)}),
+            "fleet": fleet.model_copy(update={"trace": _absolute(fleet.trace)}),
             "training": training,
             "methods": methods,
             "engine": _engine(experiment),

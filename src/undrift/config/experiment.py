@@ -1,4 +1,4 @@
-"""An experiment as one typed object: methods, data, training, devices, evaluation, engine.
+"""An experiment as one typed object: methods, data, training, fleet, evaluation, engine.
 
     experiment = Experiment.read("experiment.toml")
     experiment = experiment.changed({"training.rounds": 5, "fedspeed.lam": 10})
@@ -22,7 +22,7 @@ from undrift.check import nearest, require
 from undrift.config.hyperparameters import can_be_none, require_names
 from undrift.config.messages import describe_validation_error
 from undrift.config.methods import Method, absolute_name
-from undrift.config.sections import Data, Devices, Engine, Evaluation, Model, Part, Training
+from undrift.config.sections import Data, Engine, Evaluation, FleetOptions, Model, Part, Training
 from undrift.config.sweep import VALUES, Range, Seed, Sweep
 from undrift.core import AllReduce, Federated, Gossip
 
@@ -43,7 +43,7 @@ class Experiment(Part):
     data: Data = Data()
     model: Model = Model()
     training: Training = Training()
-    devices: Devices = Devices()
+    fleet: FleetOptions = FleetOptions()
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
     sweep: Sweep = Sweep()
@@ -257,10 +257,10 @@ __all__ = [
     "FAMILIES",
     "SUFFIX",
     "Data",
-    "Devices",
     "Engine",
     "Evaluation",
     "Experiment",
+    "FleetOptions",
     "Method",
     "Model",
     "Part",

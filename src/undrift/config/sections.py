@@ -162,8 +162,8 @@ class Training(Part):
         return share
 
 
-class Devices(Part):
-    """Describes the devices that clients run on, for a simulated clock."""
+class FleetOptions(Part):
+    """Describes the simulated devices of clients, for a simulated clock."""
 
     kind: str | None = Field(
         None, description="phone, gpu-node, ...; phone:9,gpu-node:1; or a CSV file."
@@ -180,13 +180,13 @@ class Devices(Part):
     @model_validator(mode="after")
     def _needed(self) -> Self:
         """Raise if something is said of devices and none are named."""
-        remedy = "say devices.kind = 'phone' (--devices phone)"
+        remedy = "say fleet.kind = 'phone' (--fleet phone)"
         for name in ("slowdown", "failures", "trace"):
             value = getattr(self, name)
             lacks_kind = bool(value) and self.kind is None
-            require(not lacks_kind, f"devices.{name}", "the kind of devices", str(value), remedy)
+            require(not lacks_kind, f"fleet.{name}", "the kind of devices", str(value), remedy)
         lacks_trace = self.trace_period is not None and self.trace is None
-        require(not lacks_trace, "devices.trace_period", "a trace beside it", self.trace_period)
+        require(not lacks_trace, "fleet.trace_period", "a trace beside it", self.trace_period)
         return self
 
 

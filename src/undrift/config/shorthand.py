@@ -12,7 +12,7 @@ from undrift import models
 from undrift.check import require, require_choice
 from undrift.data import Deadline, Epochs, GaussianSteps, Steps, UniformSteps, Work
 from undrift.data.availability import Availability, Replaced, Resampled
-from undrift.devices import Jitter, Stragglers
+from undrift.fleet import Jitter, Stragglers
 
 
 def parse_participation(text: str) -> float | int:

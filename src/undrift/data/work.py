@@ -115,7 +115,7 @@ class UniformSteps:
 class Deadline:
     """Runs what each client's device can do in so many simulated seconds, with its messages.
 
-    This is how step asynchronism arises in practice. It needs `simulate(..., devices=...)`; a
+    This is how step asynchronism arises in practice. It needs `simulate(..., fleet=...)`; a
     client that cannot do a single step in time misses the round. `at_most` limits fast clients.
     """
 
@@ -131,7 +131,7 @@ class Deadline:
 
     def steps(self, *, client: int, epoch: float, t: int, seed: int) -> int:
         raise ValueError(
-            "Deadline needs the clients' devices, got none; say simulate(devices='phone')."
+            "Deadline needs the clients' devices, got none; say simulate(fleet='phone')."
         )
 
     def check(self, population: int) -> None:

@@ -22,12 +22,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from undrift.core import Federated
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
-from undrift.devices import Fleet
 from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.round import federated_round
 from undrift.engine.plan import Plan
+from undrift.fleet import Fleet
 from undrift.gradients.task import Task
 from undrift.optim.schedules import resolve
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from undrift.core import Cohort
 from undrift.data.availability import Availability, Register
 from undrift.data.work import Work
-from undrift.devices import Fleet, Trace
 from undrift.engine.participation import Floats, Ids, Participation, Sample, WithReplacement
 from undrift.errors import UndriftError
+from undrift.fleet import Fleet, Trace
 
 Counts = NDArray[np.int64]
 

@@ -13,10 +13,10 @@ from undrift.comm.routes import Route
 from undrift.core import Federated, Peer, Vector
 from undrift.data.clients import Clients
 from undrift.data.work import Work
-from undrift.devices import Fleet
 from undrift.engine.execution.cohort import Tap
 from undrift.engine.execution.executor import Mode
 from undrift.engine.participation import AnyParticipation, Weighting
+from undrift.fleet import Fleet
 from undrift.gradients.task import Loss
 from undrift.topology import Links
 
@@ -163,7 +163,7 @@ class SimulationRequest:
     weighting: Weighting | None
     topology: Links | None
     allreduce: str | Route | None
-    devices: Fleet | str | None
+    fleet: Fleet | str | None
     seed: int
     weight_decay: float
     clip: float | None

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
 from undrift.data.work import Deadline
-from undrift.devices import Fleet
-from undrift.devices import parse as parse_devices
 from undrift.engine import participation as laws
 from undrift.engine import validate
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
@@ -21,6 +19,8 @@ from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Planner
 from undrift.engine.settings import SimulationRequest
 from undrift.engine.tuning.probe import Facts, inspect
+from undrift.fleet import Fleet
+from undrift.fleet import parse as parse_fleet
 from undrift.gradients.losses import plain_loss
 from undrift.gradients.task import Task
 from undrift.models.layout import Layout
@@ -65,13 +65,13 @@ def prepare(request: SimulationRequest) -> Setup:
     """Check the request and return what its run is made of; nothing is trained."""
     validate.check_arguments(request)
     algorithm, clients = request.algorithm, request.clients
-    devices = request.devices
-    if isinstance(devices, str):
-        kinds = parse_devices(devices, len(clients), seed=request.seed)
-        devices = Fleet(kinds, seed=request.seed)
+    fleet = request.fleet
+    if isinstance(fleet, str):
+        kinds = parse_fleet(fleet, len(clients), seed=request.seed)
+        fleet = Fleet(kinds, seed=request.seed)
     law = laws.parse(request.participation)
     law.check(len(clients), request.rounds)
-    validate.check_devices(algorithm, clients, request.work, law, devices)
+    validate.check_fleet(algorithm, clients, request.work, law, fleet)
     if isinstance(algorithm, Peer):
         validate.check_peers(request, law)
         weighting: laws.Weighting = "uniform"
@@ -108,7 +108,7 @@ def prepare(request: SimulationRequest) -> Setup:
         work=request.work,
         batch_size=request.batch_size,
         seed=request.seed,
-        fleet=devices,
+        fleet=fleet,
     )
     clock, planner = _with_clock(request, task, planner, pool)
     planner.check(request.rounds)

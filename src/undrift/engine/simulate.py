@@ -14,7 +14,6 @@ from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
 from undrift.data.clients import Clients, Pair
 from undrift.data.work import Work
-from undrift.devices import Fleet
 from undrift.engine import participation as laws
 from undrift.engine.checkpoint import shards
 from undrift.engine.execution.cohort import FederatedExecutor, Tap
@@ -47,6 +46,7 @@ from undrift.engine.tuning.scoring import PendingScoring
 from undrift.engine.tuning.select import ExecutionChoice, Workload, choose_execution
 from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
+from undrift.fleet import Fleet
 from undrift.gradients.task import Loss
 from undrift.models.layout import raw_bytes
 from undrift.topology import Links
@@ -65,7 +65,7 @@ def simulate(
     weighting: laws.Weighting | None = None,
     topology: Links | None = None,
     allreduce: str | Route | None = None,
-    devices: Fleet | str | None = None,
+    fleet: Fleet | str | None = None,
     seed: int = 0,
     weight_decay: float = 0.0,
     clip: float | None = None,
@@ -93,9 +93,9 @@ def simulate(
     topology: the links of gossip methods, e.g. `topology.ring(8)`; may vary from round to round.
     allreduce: the route of all-reduce methods: "ring" (the default), "segmented-ring", "torus" or
         "torus:2x4", "tree", "server".
-    devices: what the clients run on, in words ("phone:9,gpu-node:1") or as a `Fleet`, in which they
-        may also be slow, fail or be away. Records gain a simulated clock. With `work=Deadline(60)`
-        each client runs what its device can do in time.
+    fleet: simulated devices of the clients, in words ("phone:9,gpu-node:1") or as a `Fleet`, in
+        which they may also be slow, fail or be away. Records gain a simulated clock. With
+        `work=Deadline(60)` each client runs what its device can do in time.
     weight_decay, clip: on the data gradient, the clip (global L2 norm) first.
     evaluation: what is evaluated and how often, e.g. `EvaluationOptions(every=10)`. By default so
         often that it stays below a fifth of the work; `run.tests` tells (docs/evaluation.md).

@@ -13,7 +13,6 @@ from undrift.comm.routes import Route
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
 from undrift.data.work import Deadline, Work
-from undrift.devices import Fleet
 from undrift.engine import participation as laws
 from undrift.engine.execution.cohort import Tap
 from undrift.engine.execution.executor import Mode
@@ -24,6 +23,7 @@ from undrift.engine.settings import (
     ExecutionOptions,
     SimulationRequest,
 )
+from undrift.fleet import Fleet
 from undrift.topology import Links
 
 
@@ -88,30 +88,30 @@ def require_enough_clients(processes: int, clients: Clients, tap: Tap | None = N
     require(tap is None or processes == 1, "A tap", "one process", f"{processes} processes")
 
 
-def check_devices(
+def check_fleet(
     algorithm: Algorithm,
     clients: Clients,
     work: Work,
     law: laws.Participation,
-    devices: Fleet | None,
+    fleet: Fleet | None,
 ) -> None:
     """Raise for devices that fit neither the work, the method nor the participation."""
     name = type(algorithm).__name__
     if isinstance(work, Deadline):
-        remedy = "say devices='phone' (--devices phone), or use Steps(k)"
-        require(devices is not None, "Deadline", "the clients' devices", devices, remedy)
+        remedy = "say fleet='phone' (--fleet phone), or use Steps(k)"
+        require(fleet is not None, "Deadline", "the clients' devices", fleet, remedy)
         server = isinstance(algorithm, Federated)
         require(server, name, "a fixed number of steps, peers wait for all", work, "use Steps(k)")
-    if devices is None:
+    if fleet is None:
         return
-    expected = "devices in words such as 'phone' or as a Fleet"
-    require(isinstance(devices, Fleet), "simulate", expected, devices)
-    devices.check(len(clients))
+    expected = "fleet in words such as 'phone' or as a Fleet"
+    require(isinstance(fleet, Fleet), "simulate", expected, fleet)
+    fleet.check(len(clients))
     if isinstance(algorithm, Peer):
-        stay = devices.dropout == 0 and devices.trace is None
+        stay = fleet.dropout == 0 and fleet.trace is None
         expected = "devices that neither fail nor leave"
         require(stay, name, expected, "dropout or a trace", "use dropped links")
-    if devices.trace is not None:
+    if fleet.trace is not None:
         expected = "availability by rounds or by a trace of seconds"
         once = clients.availability is None
         require(once, "simulate", expected, "both", "leave one of them out")

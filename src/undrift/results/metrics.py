@@ -168,7 +168,7 @@ def cumulative(records: Sequence[Record], cost: str) -> list[float]:
     names = ("bytes_up", "bytes_down") if cost == "bytes" else (cost,)
     spent = [[getattr(record, name) for name in names] for record in records]
     timed = all(None not in each for each in spent)
-    require(timed, "cumulative", f"records with {cost}", None, "run with devices to have a clock")
+    require(timed, "cumulative", f"records with {cost}", None, "run with a fleet to have a clock")
     return [float(total) for total in accumulate(sum(each) for each in spent)]
 
 

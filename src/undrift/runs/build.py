@@ -23,16 +23,16 @@ from undrift.config.defaults import (
     default_work,
     with_defaults,
 )
-from undrift.config.experiment import Data, Devices, Experiment, Method, Model
+from undrift.config.experiment import Data, Experiment, FleetOptions, Method, Model
 from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.data import Clients, Dataset, Deadline, Steps, Work, load
-from undrift.devices import Fleet, Trace
-from undrift.devices import parse as parse_devices
 from undrift.engine.run import Run
 from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord, RunSize
 from undrift.engine.simulate import check, simulate, size
 from undrift.engine.tuning.frequency import RunCounts, settle
+from undrift.fleet import Fleet, Trace
+from undrift.fleet import parse as parse_fleet
 from undrift.runs.own import is_own, own
 
 
@@ -115,16 +115,16 @@ def _initial_model(text: str, data: Data, seed: int) -> nn.Module:
         return models.build(name, shape=dataset.shape, classes=dataset.classes, **options)
 
 
-def build_fleet(devices: Devices, clients: int, seed: int) -> Fleet | None:
+def build_fleet(fleet: FleetOptions, clients: int, seed: int) -> Fleet | None:
     """Return the devices that the clients run on, or None if the experiment names none."""
-    if devices.kind is None:
+    if fleet.kind is None:
         return None
-    trace = devices.trace
+    trace = fleet.trace
     return Fleet(
-        parse_devices(devices.kind, clients, seed=seed),
-        None if devices.slowdown is None else parse_slowdown(devices.slowdown),
-        devices.failures,
-        None if trace is None else Trace.read(trace, period=devices.trace_period),
+        parse_fleet(fleet.kind, clients, seed=seed),
+        None if fleet.slowdown is None else parse_slowdown(fleet.slowdown),
+        fleet.failures,
+        None if trace is None else Trace.read(trace, period=fleet.trace_period),
         seed,
     )
 
@@ -194,7 +194,7 @@ def _arguments(
             gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
         ),
         "execution": ExecutionOptions(threads=engine.threads, compile=engine.compile, like=like),
-        "devices": build_fleet(experiment.devices, len(clients), seed),
+        "fleet": build_fleet(experiment.fleet, len(clients), seed),
         "mode": engine.mode,
         "kernels": engine.kernels,
         **_family_arguments(algorithm, experiment, len(clients), seed),

@@ -77,7 +77,7 @@ def settings_of(
         "participation": repr(planner.participation),
         "availability": repr(clients.availability),
         "work": repr(planner.work),
-        "devices": "None" if planner.fleet is None else planner.fleet.digest(),
+        "fleet": "None" if planner.fleet is None else planner.fleet.digest(),
         "batch_size": repr(planner.batch_size),
         "weight_decay": repr(task.weight_decay),
         "clip": repr(task.clip),

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.system import ROOT
-from undrift import devices
-from undrift.devices import (
+from undrift.errors import DataError
+from undrift.fleet import (
+    EFFICIENCY,
     MIXES,
     PRESETS,
     Device,
@@ -29,7 +30,6 @@ from undrift.devices import (
     preset,
     spread,
 )
-from undrift.errors import DataError
 
 SLOW = Device("slow", speed=1e9, up=1e6, down=8e6, latency=0.05)
 FAST = Device("fast", speed=4e9, up=1e9, down=1e9, latency=0.0)
@@ -365,7 +365,7 @@ def test_clients_of_a_trace_must_exist(tmp_path: Path) -> None:
 def test_every_preset_is_a_device_with_a_source(name: str) -> None:
     known, device = PRESETS[name], preset(name)
     assert known.name == device.name == name
-    assert device.speed == devices.EFFICIENCY * known.peak
+    assert device.speed == EFFICIENCY * known.peak
     assert (device.up, device.down, device.latency) == (
         known.link.up,
         known.link.down,
@@ -398,7 +398,7 @@ def test_peak_rates_are_the_published_ones() -> None:
 
 
 def test_the_page_gives_every_preset_as_the_code_has_it() -> None:
-    page = (ROOT / "docs" / "devices.md").read_text()
+    page = (ROOT / "docs" / "fleet.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     table = {
         row[1].strip(" `"): [cell.strip() for cell in row[2:]] for row in rows if len(row) == 9
@@ -411,7 +411,7 @@ def test_the_page_gives_every_preset_as_the_code_has_it() -> None:
         assert known.link.down / 1e6 == pytest.approx(down, rel=1e-3), name
         assert known.link.latency * 1e3 == pytest.approx(latency, rel=1e-3), name
     assert all(f"`{name}`" in page for name in MIXES)
-    assert f"{devices.EFFICIENCY}" in page
+    assert f"{EFFICIENCY}" in page
 
 
 @pytest.mark.parametrize("name", MIXES)
@@ -639,5 +639,5 @@ def test_a_share_of_the_speed() -> None:
 
 @pytest.mark.parametrize("text", ["phone@0", "phone@2", "phone@x", "thesis-jetson@-1"])
 def test_a_share_of_the_speed_is_a_share(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^devices needs"):
+    with pytest.raises(ValueError, match=r"^fleet needs"):
         parse(text, 2)

@@ -1,9 +1,9 @@
 """System heterogeneity: speed and connections of clients, stragglers, failures and presence."""
 
-from undrift.devices.fleet import Device, Fleet, Jitter, Stragglers, spread
-from undrift.devices.presets import EFFICIENCY, MIXES, PRESETS, Connection, Mix, Preset, preset
-from undrift.devices.roster import apportion, parse
-from undrift.devices.trace import Trace
+from undrift.fleet.fleet import Device, Fleet, Jitter, Stragglers, spread
+from undrift.fleet.presets import EFFICIENCY, MIXES, PRESETS, Connection, Mix, Preset, preset
+from undrift.fleet.roster import apportion, parse
+from undrift.fleet.trace import Trace
 
 __all__ = [
     "EFFICIENCY",

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from undrift.check import is_whole, nearest, require
 from undrift.data.stored import damaged
-from undrift.devices.fleet import Device, spread
-from undrift.devices.presets import MIXES, PRESETS, preset
-from undrift.devices.table import Row, RowTable, read_rows
+from undrift.fleet.fleet import Device, spread
+from undrift.fleet.presets import MIXES, PRESETS, preset
+from undrift.fleet.table import Row, RowTable, read_rows
 
-_WHO = "devices"
+_WHO = "fleet"
 
 # A column of a user's table has SI units, unless its name says another unit.
 _UNITS: dict[str, dict[str, float]] = {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from undrift.check import is_whole, require, require_positive
 from undrift.data.stored import damaged
-from undrift.devices.table import read_rows
+from undrift.fleet.table import read_rows
 
 Ids = NDArray[np.int64]
 Span = tuple[float, float]

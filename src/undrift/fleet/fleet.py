@@ -5,7 +5,7 @@ A client's round takes
     8 up / rate_up + 8 down / rate_down + messages * latency  +  factor * flops / speed
 
 seconds: bytes over its link, one-way trips, and floating-point operations, slowed down by a random
-factor of the round. This module knows nothing of models; docs/devices.md explains all terms.
+factor of the round. This module knows nothing of models; docs/fleet.md explains all terms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from undrift.check import (
     require_nonnegative,
     require_positive,
 )
-from undrift.devices.trace import Trace
+from undrift.fleet.trace import Trace
 
 Ids = NDArray[np.int64]
 

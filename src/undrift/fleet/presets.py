@@ -1,11 +1,11 @@
-"""Devices and connections by name, each number with its source; docs/devices.md lists them."""
+"""Devices and connections by name, each number with its source; docs/fleet.md lists them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from undrift.check import require, require_choice, require_positive
-from undrift.devices.fleet import Device
+from undrift.fleet.fleet import Device
 
 # Training is assumed, not measured, to sustain this share of the peak rate. Large runs
 # report 0.38 to 0.43 (Llama Team, "The Llama 3 Herd of Models", 2024, model FLOPs utilisation);
