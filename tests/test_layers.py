@@ -63,6 +63,9 @@ ALLOWED = {
         "engine.processes undrift"
     ),
     "ddp": "base comm engine.collectives engine.processes",
+    "outer": (
+        "base comm dry models optim topology engine engine.base engine.collectives engine.processes"
+    ),
     "__main__": "cli",
     "undrift": "",
 }

@@ -165,6 +165,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.optim.schedules import (
         staircase as staircase,
     )
+    from undrift.outer import Outer as Outer
     from undrift.results import metrics as metrics
     from undrift.results.record import (
         PeerRecord as PeerRecord,
@@ -200,6 +201,7 @@ _MODULES = {  # module: the names that are taken from it
     "engine.simulate": "simulate",
     "errors": "CheckpointError DataError DivergenceError StallWarning UndriftError WorkerError",
     "models.layout": "group_norm",
+    "outer": "Outer",
     "optim.rules": "SGD Adam Momentum",
     "optim.schedules": "Schedule exponential piecewise staircase",
     "results.record": "PeerRecord Record Totals",

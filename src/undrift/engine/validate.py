@@ -144,9 +144,16 @@ def check_peers(request: SimulationRequest, law: laws.Participation) -> None:
 
 
 def connections(
-    algorithm: Peer[Any], topology: Links | None, allreduce: str | Route | None, workers: int
+    algorithm: Peer[Any],
+    topology: Links | None,
+    allreduce: str | Route | None,
+    workers: int,
+    member: str = "client",
 ) -> tuple[Links | None, Route | None]:
-    """Return the links and the route of a peer method; raise for one that it does not use."""
+    """Return the links and the route of a peer method; raise for one that it does not use.
+
+    `member` is what a message calls a worker.
+    """
     name = type(algorithm).__name__
     if isinstance(algorithm, Gossip):
         require(allreduce is None, name, "a topology, not an all-reduce", allreduce)
@@ -159,7 +166,7 @@ def connections(
         require(topology is None, name, "a route of all-reduce, not a topology", topology)
     if topology is not None:
         fits = topology.size == workers
-        expected = f"{workers} nodes, one for each client"
+        expected = f"{workers} nodes, one for each {member}"
         require(fits, "The topology", expected, topology.size, f"make it with {workers} nodes")
         topology.at(0)
     return topology, routes.parse("ring" if allreduce is None else allreduce, workers)

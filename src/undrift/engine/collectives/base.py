@@ -37,7 +37,8 @@ class Exchange(ABC):
     traffic: Traffic
     # Own nodes whose messages are not finite and have not been refused yet.
     not_finite: set[int] = field(default_factory=set, init=False)
-    _reductions: int = field(default=0, init=False)  # all-reduces so far in this round
+    reductions: int = field(default=0, init=False)  # all-reduces so far in this round
+    mixes: int = field(default=0, init=False)  # exchanges between neighbours so far
 
     @property
     @abstractmethod
@@ -68,7 +69,7 @@ class Exchange(ABC):
         """Return what every worker ends with, which is the same for all."""
         if self.route is None:
             raise UndriftError("comm.reduce needs a route; pass allreduce='ring'.")
-        call, self._reductions = self._reductions, self._reductions + 1
+        call, self.reductions = self.reductions, self.reductions + 1
         vectors = [row for group in rows for row in group.unbind()]
         return self._reduce(vectors, merge, self.route, call)
 
@@ -137,6 +138,11 @@ class _Collective(torch.autograd.Function):
 
 Collective = Callable[[Sequence[Rows]], list[Rows]]  # of all nodes' leaves
 Ask = Callable[[Collective, list[Tensor]], list[Tensor]]
+
+
+def carry_out_at_once(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
+    """Return the collective of a group that has no other group to wait for."""
+    return [some for (some,) in collective([[leaf] for leaf in rows])]
 
 
 @dataclass(frozen=True)

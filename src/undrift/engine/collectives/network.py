@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -22,7 +22,6 @@ class NetworkExchange(Exchange):
     """Runs the collectives of one round on this process's rows and the others' over the network."""
 
     world: Processes
-    _mixes: int = field(default=0, init=False)  # so far in this round
 
     @property
     def nodes(self) -> range:
@@ -38,7 +37,7 @@ class NetworkExchange(Exchange):
             # The round ends before all processes raise: a process that is no neighbour of a bad
             # node could not learn of it earlier.
             self.not_finite.update(self._find_not_finite(rows))
-        label, self._mixes = f"round {self.t + 1}, exchange {self._mixes}", self._mixes + 1
+        label, self.mixes = f"round {self.t + 1}, exchange {self.mixes}", self.mixes + 1
         return gossip.mix(self._transport, topology, leaves, label=label, traffic=self.traffic)
 
     def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector:

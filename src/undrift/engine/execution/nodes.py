@@ -14,7 +14,7 @@ from torch.func import vmap
 
 from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
-from undrift.engine.collectives.base import Collective, Exchange, PeerComm
+from undrift.engine.collectives.base import Collective, Exchange, PeerComm, carry_out_at_once
 from undrift.engine.execution.aggregate import not_finite
 from undrift.engine.execution.executor import BaseExecutor
 from undrift.engine.execution.local import Group, LocalLoop
@@ -64,7 +64,7 @@ class PeerExecutor(BaseExecutor):
             return self._run(lambda node, steps: algorithm.round(node, steps, comm), states, group)
 
         if len(groups) == 1:
-            comm = PeerComm(exchange, _carry_out_at_once)
+            comm = PeerComm(exchange, carry_out_at_once)
             new = run(groups[0], nodes, comm)
         else:
             new = self._in_turns(run, groups, nodes, exchange)
@@ -162,8 +162,3 @@ def _require_same(requests: list[tuple[Collective, list[Tensor]]]) -> None:
             f"Peers need to ask each other for the same thing at the same time, got {kinds}; "
             "do not let a node's data decide what it asks."
         )
-
-
-def _carry_out_at_once(collective: Collective, rows: list[Tensor]) -> list[Tensor]:
-    """Return the collective of a group that has no other group to wait for."""
-    return [some for (some,) in collective([[leaf] for leaf in rows])]

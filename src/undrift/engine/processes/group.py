@@ -24,7 +24,13 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 
 from undrift import tree
-from undrift.engine.processes.transport import LostError, Transport, backend_message
+from undrift.engine.processes.transport import (
+    Incoming,
+    LostError,
+    Outgoing,
+    Transport,
+    backend_message,
+)
 from undrift.engine.world import DifferentError, TogetherError, World
 from undrift.errors import WorkerError
 
@@ -39,6 +45,16 @@ class Processes(World):
         self.rank, self.size, self._timeout = rank, size, timeout
         self._store, self.open = store, True
         self.transport = Transport()
+        self._sent = 0.0  # by the backend's own collectives
+
+    @property
+    def sent(self) -> int:  # type: ignore[override]
+        """Return the bytes that this process has sent: messages and their headers, and its share.
+
+        Its share of an all-reduce is 2 (M - 1) / M vectors and of a gather M - 1, as the backend's
+        ring has it.
+        """
+        return self.transport.sent + round(self._sent)
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         """Return every process's numbers, (size, n)."""
@@ -53,6 +69,7 @@ class Processes(World):
             places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
             flat = torch.cat([leaves[i].reshape(-1) for i in places])
             self._call(dist.all_reduce, flat)
+            self._sent += 2 * (self.size - 1) / self.size * flat.nbytes
             parts = torch.split(flat, [leaves[i].numel() for i in places])
             for i, part in zip(places, parts, strict=True):
                 summed[i] = part.view(leaves[i].shape)
@@ -62,6 +79,7 @@ class Processes(World):
         """Return the largest value of any process, entry by entry."""
         values = values.clone()
         self._call(dist.all_reduce, values, op=dist.ReduceOp.MAX)
+        self._sent += 2 * (self.size - 1) / self.size * values.nbytes
         return values
 
     def rows(self, values: T) -> T:
@@ -76,6 +94,31 @@ class Processes(World):
 
         return tree.map(gathered, values)
 
+    def trees(self, values: T, label: str) -> list[T]:
+        """Return every process's tree, sent as its bytes to each other process."""
+        leaves = tree.leaves(values)
+        raw = [leaf.detach().cpu().contiguous().flatten().view(torch.uint8) for leaf in leaves]
+        own, sizes = torch.cat(raw), [len(part) for part in raw]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        pending = self.transport.exchange(
+            [Outgoing(rank, label, own) for rank in others],
+            [Incoming(rank, label, len(own)) for rank in others],
+        )
+        came = dict(zip(others, pending.wait(), strict=True))
+
+        def of(rank: int) -> T:
+            if rank == self.rank:
+                return values
+            parts = torch.split(came[rank].data, sizes)
+            # A part may begin at an address where no float can, so it is copied.
+            typed = [
+                part.clone().view(leaf.dtype).view(leaf.shape).to(leaf.device)
+                for part, leaf in zip(parts, leaves, strict=True)
+            ]
+            return tree.with_leaves(values, typed)
+
+        return [of(rank) for rank in range(self.size)]
+
     def texts(self, text: str) -> list[str]:
         """Return every process's text."""
         encoded = torch.tensor(list(text.encode()), dtype=torch.uint8)
@@ -88,6 +131,7 @@ class Processes(World):
     def _gathered(self, own: Tensor) -> list[Tensor]:
         every = [torch.empty_like(own) for _ in range(self.size)]
         self._call(dist.all_gather, every, own.contiguous())
+        self._sent += (self.size - 1) * own.nbytes
         return every
 
     def share_model(self, model: nn.Module) -> None:

@@ -1,0 +1,109 @@
+"""A rank's part in a method with a server: every rank keeps the server's state and is a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from undrift import dry, tree
+from undrift.core import Cohort, Comm, Federated, Loop, Vector
+from undrift.engine.world import World
+from undrift.outer.local_round import Program
+from undrift.outer.messages import Alone
+from undrift.outer.saving import leaves_of, tree_of
+
+
+class _Outcome(NamedTuple):
+    wire: Any
+    client: Any
+    packed: bool  # whether the wire is something else than the upload
+
+
+class ServerRole:
+    """Holds the server's state, which is the same on all ranks, and this rank's as a client."""
+
+    def __init__(
+        self,
+        method: Federated[Any, Any, Any, Any],
+        x0: Vector,
+        world: World,
+        weights: Sequence[float],
+    ) -> None:
+        self._world, self._weights = world, weights
+        self._x0, self._method = x0, method
+        self.state = method.init(x0)
+        self._client = method.init_client(x0, method.broadcast(self.state))
+
+    started = True  # a client's state needs no gradient
+
+    @property
+    def x(self) -> Vector:
+        """Return the model after the last meeting."""
+        return self.state.x  # type: ignore[no-any-return]
+
+    def comm(self, t: int) -> Comm:
+        """Return what clients may ask each other: nothing."""
+        return Alone()
+
+    def program(self, now: Federated[Any, Any, Any, Any]) -> Program:
+        """Return the client's round, up to what it sends; `now` is the method of this round."""
+        down, client = now.broadcast(self.state), self._client
+
+        def program(steps: Loop, comm: Comm) -> _Outcome:
+            upload, state = now.local(down, client, steps)
+            wire, state = now.pack(upload, state, steps)
+            return _Outcome(wire, state, wire is not upload)
+
+        return program
+
+    def is_finite(self, now: Federated[Any, Any, Any, Any], outcome: _Outcome) -> bool:
+        """Return whether what this rank sends is finite."""
+        return all_finite(now.unpack(outcome.wire))
+
+    def conclude(self, now: Federated[Any, Any, Any, Any], outcome: _Outcome, t: int) -> None:
+        """Add up the uploads of all ranks and update the server's state."""
+        if outcome.packed:
+            wires = self._world.trees(outcome.wire, f"uploads of round {t + 1}")
+            mean = self._sum([now.unpack(wire) for wire in wires], self._weights)
+        else:
+            own = self._sum([now.unpack(outcome.wire)], [self._weights[self._world.rank]])
+            mean = self._world.sum(own)
+        cohort = Cohort(t=t, population=self._world.size, size=self._world.size, mass=1.0)
+        self.state = now.update(self.state, mean, cohort)
+        self._client = outcome.client
+
+    def leave_round(self) -> None:
+        """Do nothing, since a client keeps nothing of a round that has failed."""
+
+    @staticmethod
+    def _sum(uploads: list[Any], weights: Sequence[float]) -> Any:
+        """Return the weighted sum of uploads, always in the order of the ranks."""
+        total = tree.map(lambda leaf: leaf * weights[0], uploads[0])
+        for upload, weight in zip(uploads[1:], weights[1:], strict=True):
+            total = tree.map(lambda a, b, w=weight: a + w * b, total, upload)
+        return total
+
+    def saved(self) -> dict[str, Any]:
+        """Return the states as lists of tensors."""
+        return {"server": leaves_of(self.state), "client": leaves_of(self._client)}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what `saved` returned."""
+        server = tree_of("server", self._method.init(self._x0), saved["server"])
+        client = tree_of("client", dry.client_form(self._method, self._x0), saved["client"])
+        self.state, self._client = server, client
+
+
+def all_finite(values: Any) -> bool:
+    """Return whether every number of a tree is finite."""
+    floating = [leaf for leaf in tree.leaves(values) if leaf.is_floating_point()]
+    return all(tree.is_finite(leaf) for leaf in floating)
+
+
+def mean_over_ranks(world: World, x: Vector) -> Tensor:
+    """Return the plain mean of the ranks' vectors."""
+    with torch.no_grad():
+        return world.sum(x.clone()) / world.size

@@ -1,0 +1,122 @@
+"""What `tests/outer/test_ranks.py` runs in 2 and 4 processes: `main` with a folder as its argument.
+
+Every rank writes what it found to FOLDER/found-RANK.json and its models to FOLDER/models-RANK.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # torch.func needs it; so copies of this process need not import it each
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_module
+
+import undrift as ud
+from tests.support import outer as support
+from undrift.engine.processes.rendezvous import join
+
+SMALL = ud.FedAvg(lr=0.1)
+SAVED = {  # which go on from the middle of each round
+    "Scaffold": ud.Scaffold(lr=0.1),
+    "error feedback": support.METHODS["error feedback"],
+    "DSGD": ud.DSGD(lr=0.1),
+    "GTSGD": ud.GTSGD(lr=0.1),
+    "NetFleet": ud.NetFleet(lr=0.1),
+    "Marsit": ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
+}
+
+
+def accepted() -> dict[str, Any]:
+    """Return the methods that Outer takes, by name."""
+    return {name: m for name, m in support.METHODS.items() if not support.refused(m)}
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """Return the sentence of the error that the call raises."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def not_a_number(model: nn.Module, rank: int) -> str:
+    """Return the sentence about a NaN of one rank, after which the round is taken again."""
+    outer = ud.Outer(model, SMALL, every=1)
+    before = outer.server.x.clone()
+    batch = next(support.Batches(rank, join().size, 1).of(0))
+    spoiled = (batch[0] * float("nan"), batch[1]) if rank == 1 else batch
+    said = refusal(lambda: outer.step(support.closure_of(model, spoiled)))
+    same = torch.equal(before, outer.server.x) and torch.equal(before, model_vector(model))
+    outer.step(support.closure_of(model, batch))
+    return f"{said} kept={same} t={outer.t}"
+
+
+def model_vector(model: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def bad_inputs(rank: int) -> dict[str, str]:
+    """Return what is said where one rank, or all, have something that does not fit."""
+    one = rank == 1
+    ring = ud.topology.ring(3)
+
+    def outer(method: Any = SMALL, every: Any = 3, model: Any = None, **options: Any) -> ud.Outer:
+        return ud.Outer(support.net() if model is None else model, method, every, **options)
+
+    batch_norm = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    mesh = init_device_mesh("cpu", (join().size,))
+    averaged = nn.parallel.DistributedDataParallel(support.net())
+    return {
+        "other method": refusal(lambda: outer(ud.FedProx(lr=0.1) if one else SMALL)),
+        "other lr": refusal(lambda: outer(ud.FedAvg(lr=0.2) if one else SMALL)),
+        "other every": refusal(lambda: outer(every=4 if one else 3)),
+        "other model": refusal(lambda: outer(model=nn.Linear(6, 4).double() if one else None)),
+        "batch norm": refusal(lambda: outer(model=batch_norm)),
+        "batch norm on one": refusal(lambda: outer(model=batch_norm if one else None)),
+        "no weight on one": refusal(lambda: outer(weight=0.0 if one else 1.0)),
+        "weights of peers": refusal(lambda: outer(ud.Marsit(lr=0.1), weight=1.0 + one)),
+        "topology": refusal(lambda: outer(ud.DSGD(lr=0.1), topology=ring)),
+        "steps of Marsit": refusal(
+            lambda: outer(ud.Marsit(lr=0.1), every=[3] * (join().size - 1) + [4])
+        ),
+        "DTensor": refusal(lambda: outer(model=distribute_module(support.net(), mesh))),
+        "DDP": refusal(lambda: outer(model=averaged)),
+        "not a number": not_a_number(support.net(), rank),
+    }
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    world = join()
+    rank, size = world.rank, world.size
+    found: dict[str, Any] = {"bytes": {}}
+    models: dict[str, torch.Tensor] = {}
+    for name, method in accepted().items():
+        outer = support.trained(method, rank, size)
+        models[name] = outer.server.x.clone()
+        found["bytes"][name] = outer.bytes_sent
+        if isinstance(method, ud.Peer):
+            models[f"{name} | average"] = outer.average()
+    torus = {"allreduce": f"torus:2x{size // 2}"}
+    for method in (ud.Marsit(lr=0.1), ud.SignSGD(lr=0.1)):
+        models[f"{method!r} | torus"] = support.trained(method, rank, size, **torus).server.x
+    for name, method in SAVED.items():
+        # All ranks load at the same step, so all have as many.
+        whole = support.trained(method, rank, size, every=[3] * size)
+        loaded = support.trained(
+            method, rank, size, every=[3] * size, interrupt=support.saved_and_loaded
+        )
+        models[f"{name} | whole"], models[f"{name} | loaded"] = whole.server.x, loaded.server.x
+    found["said"] = bad_inputs(rank)
+    (folder / f"found-{rank}.json").write_text(json.dumps(found))
+    save_file({k: v.contiguous() for k, v in models.items()}, folder / f"models-{rank}")
+    world.close()
