@@ -1,8 +1,10 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both install into .venv first.
+# Two commands on a fresh machine: `make demo` and `make test`. Both install into .venv first, each what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.demo-ready
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= auto
 CODE := src tests examples benchmarks
 ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
@@ -11,7 +13,7 @@ FEDAGRAC := --set 'fedagrac.lam=piecewise(0.1, {4: 0.5, 12: 1.0})' --set fedagra
 
 .PHONY: demo test lint test-fast test-long names bench bench-network bench-peers bench-speed format clean
 
-demo: $(READY)  ## tune six methods on the embedded digits and compare them: tables, curves, a page
+demo: $(DEMO_READY)  ## tune six methods on the embedded digits and compare them: tables, curves, a page
 	$(BIN)/undrift compare $(ALL) --tune lr=0.1,0.3,0.9 --seeds 5 --rounds 20 --clients 20 \
 	  --dirichlet 0.3 --participation 0.5 --work gaussian:10:25 $(FEDAGRAC) --target 0.9 \
 	  --out runs/demo --force
@@ -59,9 +61,14 @@ format: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	@! $(BIN)/pip list --format=freeze | grep -i '^nvidia' || (echo 'CUDA wheels were installed; see constraints.txt'; exit 1)
-	touch $(READY)
+	touch $(READY) $(DEMO_READY)
+
+$(DEMO_READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e '.[report]'
+	touch $(DEMO_READY)
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,15 +78,6 @@ def test_partitions_depend_on_the_seed_alone() -> None:
         assert not all(map(np.array_equal, law(1), law(2)))
 
 
-def test_digits_are_read_as_scikit_learn_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file is read without its import, or else it is asked."""
-    own = ud.data.digits()
-    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
-    theirs = ud.data.digits()
-    for mine, their in zip((*own.train, *own.test), (*theirs.train, *theirs.test), strict=True):
-        assert torch.equal(mine, their)
-
-
 def test_digits_are_embedded_split_and_scaled() -> None:
     data = ud.data.digits()
     (train, labels), (test, _) = data.train, data.test
@@ -97,20 +88,16 @@ def test_digits_are_embedded_split_and_scaled() -> None:
     assert sorted(labels.unique().tolist()) == list(range(10))
 
 
-@pytest.mark.parametrize("found", [True, False], ids=["its file", "its function"])
-def test_digits_are_those_of_scikit_learn(found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not found:
-        monkeypatch.setattr(embedded, "find_spec", lambda name: None)
-    table, raw = embedded._table_of_digits.__wrapped__(), load_digits()
-    assert np.array_equal(table[:, :64], raw.data)
-    assert np.array_equal(table[:, 64], raw.target)
+def test_digits_are_those_of_scikit_learn() -> None:
+    raw = load_digits()
+    pixels, classes = embedded._digits()
+    assert np.array_equal(pixels, raw.data)
+    assert np.array_equal(classes, raw.target)
 
 
-def test_digits_need_scikit_learn_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ud.UndriftError, match=r"scikit-learn, .*; pip install 'undrift\[digits\]'"):
-        embedded._table_of_digits.__wrapped__()
+def test_digits_take_four_bits_a_value() -> None:
+    size = Path(embedded.__file__).with_name("digits.bin").stat().st_size
+    assert size < 1797 * 65 / 2 * 1.05
 
 
 def test_clients_are_views_of_one_pool() -> None:
