@@ -55,6 +55,26 @@ def test_results_are_the_records_under_the_document_s_protocol(shipped: Path) ->
     assert second.verdict == "not comparable"  # a bound of another network's accuracy
 
 
+def test_panels_are_run_one_by_one(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one call has run of its panel is kept by the call for another one."""
+    entry = catalogue.find("fedacg/table9")
+    command = ("papers", "run", "fedacg/table9", "--scale", "small", "--seeds", "1", "--panel")
+    code, _, err = undrift(capsys, monkeypatch, *command, "Dir 0.4")
+    assert (code, "--panel" in err, "Dir 0.3" in err) == (2, True, True)
+    assert undrift(capsys, monkeypatch, *command, "Dir 0.3")[0] == 0
+    part = find_results(entry)
+    assert part is not None
+    assert {trial.panel for trial in part.trials} == {"Dir 0.3"}
+    assert undrift(capsys, monkeypatch, *command, "iid")[0] == 0
+    both = find_results(entry)
+    assert both is not None
+    assert {trial.panel for trial in both.trials} == {"iid", "Dir 0.3"}
+    assert [t for t in both.trials if t.panel == "Dir 0.3"] == part.trials
+    assert both.trials == run_paper(entry, "small").trials
+
+
 def test_a_second_start_keeps_what_is_finished_and_adds_seeds(shipped: Path) -> None:
     entry = catalogue.find("fedacg/table9")
     run_paper(entry, "small")

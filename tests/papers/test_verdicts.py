@@ -117,17 +117,29 @@ def several(**values: Seeds) -> Judged:
     return found
 
 
-def test_claims_over_several_methods_are_corrected() -> None:
-    """A lead with p = 0.03 is shown by itself, and not as one of two."""
-    near: Seeds = [80.0, 80.9, 79.3, 80.2]
-    lead: Seeds = [81.0, 82.9, 79.9, 82.4]  # +1.0, +2.0, +0.6, +2.2
-    alone = several(FedACG=lead, FedAvg=near)
+NEAR: Seeds = [80.0, 80.9, 79.3, 80.2]
+LEAD: Seeds = [81.0, 82.9, 79.9, 82.4]  # +1.0, +2.0, +0.6, +2.2: p = 0.03
+
+
+def test_a_claim_about_all_needs_no_correction_to_be_shown() -> None:
+    """All comparisons must be shown, so each may be held against the plain interval."""
+    alone = several(FedACG=LEAD, FedAvg=NEAR)
     assert (alone.verdict, alone.without) == ("shown", ["FedProx (Dir 0.3)"])
-    both = several(FedACG=lead, FedAvg=near, FedProx=[80.0, 80.8, 79.5, 80.1])
+    both = several(FedACG=LEAD, FedAvg=NEAR, FedProx=[80.0, 80.8, 79.5, 80.1])
     assert 0.025 < (both.evidence[0].tested.p or 0) < 0.05
+    assert not both.evidence[0].tested.shown
+    assert both.verdict == "shown"
+    assert both.evidence[0].found.level == pytest.approx(0.95)
+    assert "the least favourable of 2 comparisons" in both.reason
+
+
+def test_a_claim_about_all_is_contradicted_by_corrected_intervals_alone() -> None:
+    """One of several comparisons is enough against a claim, so chance has several tries."""
+    alone = several(FedACG=NEAR, FedAvg=LEAD)
+    assert alone.verdict == "contradicted"
+    both = several(FedACG=NEAR, FedAvg=LEAD, FedProx=[80.1, 80.8, 79.5, 80.1])
     assert both.verdict == "not shown"
     assert both.evidence[0].found.level == pytest.approx(0.975)
-    assert "the least favourable of 2 comparisons" in both.reason
 
 
 def test_one_comparison_contradicts_a_claim_about_all() -> None:

@@ -57,6 +57,10 @@ def run_papers(
     seeds: Annotated[
         int | None, typer.Option(help="Repetitions; default: what the file says.")
     ] = None,
+    panel: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this panel alone; may be repeated. Others keep their results."),
+    ] = None,
     jobs: JobsOption = None,
     out: ResultsOption = None,
     force: Annotated[
@@ -95,6 +99,7 @@ def run_papers(
             out=out,
             force=force,
             tune=tune,
+            panels=panel or None,
             observer=progress,
             on_panel=announce,
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from undrift import __version__
+from undrift.check import require_choice
 from undrift.config.experiment import Experiment
 from undrift.data.datasets import PUBLISHED, find
 from undrift.data.remotes import BY_HAND, REMOTES
@@ -65,6 +67,7 @@ def run_paper(
     out: Path | None = None,
     force: bool = False,
     tune: bool = False,
+    panels: Sequence[str] | None = None,
     observer: Observer | None = None,
     on_panel: Callable[[PanelRun, int, int], None] = lambda run, number, count: None,
 ) -> StoredPaper:
@@ -73,10 +76,14 @@ def run_paper(
     Trials that an earlier start has finished are kept, also those of other seeds, and an
     interrupted one goes on from its last checkpoint. Everything that can be refused is refused
     before the first round. With `tune` each method runs at its tuned step size, beside the results
-    at the printed ones.
+    at the printed ones. With `panels` only these are run, and the others keep what they have.
     """
     folder = results_folder(entry, scale, out, tuned=tune)
-    runs = [_with_earlier_seeds(run, folder) for run in _runnable(entry, scale, seeds, tune=tune)]
+    planned = _runnable(entry, scale, seeds, tune=tune)
+    runs = [_with_earlier_seeds(run, folder) for run in planned]
+    wanted = _wanted(runs, panels)
+    for run in wanted:
+        _require_data(run)
     resumed = [_is_earlier(folder / run.folder, run.experiment, force=force) for run in runs]
     trials = {
         run.folder: _ended_trials(folder / run.folder) if resume else []
@@ -84,9 +91,11 @@ def run_paper(
     }
     command = f"undrift papers run {entry.name} --scale {scale}"
     command += " --tune" if tune else ""
+    command += "".join(f" --panel {shlex.quote(panel)}" for panel in panels or ())
     command += "" if out is None else f" --out {out}"
-    for number, (run, resume) in enumerate(zip(runs, resumed, strict=True), 1):
-        on_panel(run, number, len(runs))
+    starts = [(run, each) for run, each in zip(runs, resumed, strict=True) if run in wanted]
+    for number, (run, resume) in enumerate(starts, 1):
+        on_panel(run, number, len(starts))
         place = folder / run.folder
         options = RunOptions(
             out=place,
@@ -143,9 +152,17 @@ def _runnable(entry: PaperEntry, scale: str, seeds: int | None, *, tune: bool) -
             f"{entry.name} has no cell that two cores finish in an hour (about {hours:g} hours); "
             "run it with --scale full."
         )
-    for run in runs:
-        _require_data(run)
     return runs
+
+
+def _wanted(runs: Sequence[PanelRun], panels: Sequence[str] | None) -> list[PanelRun]:
+    """Return the runs of these panels, all of them if none is named."""
+    if panels is None:
+        return list(runs)
+    names = list(dict.fromkeys(run.panel for run in runs))
+    for panel in panels:
+        require_choice("papers run", "--panel", panel, names)
+    return [run for run in runs if run.panel in panels]
 
 
 def _require_data(run: PanelRun) -> None:

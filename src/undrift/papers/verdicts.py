@@ -1,7 +1,8 @@
 """Verdicts on claims, from paired intervals over seeds.
 
-Each comparison of a claim gives one margin a seed, the lead less what is claimed. Holm's correction
-goes over the comparisons of a claim.
+Each comparison of a claim gives one margin a seed, the lead less what is claimed. A claim is shown
+if all of its comparisons are, so plain intervals decide that (an intersection-union test). A single
+comparison can contradict it, so Holm's correction goes over the comparisons for that.
 """
 
 from __future__ import annotations
@@ -29,19 +30,25 @@ class Evidence:
     words: str  # such as "FedACG against FedAvg"
     seeds: tuple[int, ...]
     margins: tuple[Margin, ...]
-    tested: Tested  # of the margins less what is claimed: shown and positive bears the claim out
+    tested: Tested  # of the margins less what is claimed: a positive one bears the claim out
 
     @property
     def found(self) -> Interval:
-        """Return the lead, difference or value itself, at the level of the corrected test."""
+        """Return the lead, difference or value itself, at the level that decides the verdict.
+
+        It is corrected where the comparison speaks against the claim.
+        """
         values = [m.sign * m.least if m.least == m.most else math.nan for m in self.margins]
-        return interval(values, self.tested.corrected.level)
+        decisive = self.tested.corrected if self.tested.side < 0 else self.tested.plain
+        return interval(values, decisive.level)
 
     @property
     def word(self) -> str:
         """Return what this comparison says of the claim."""
-        if self.tested.shown:
-            return SHOWN if self.tested.side > 0 else CONTRADICTED
+        if self.tested.side > 0 and self.tested.shown_alone:
+            return SHOWN
+        if self.tested.side < 0 and self.tested.shown:
+            return CONTRADICTED
         few = FEWEST_SIGNS if self.tested.signs else 2
         if len(self.seeds) < few and all(margin.holds for margin in self.margins):
             return INDICATED

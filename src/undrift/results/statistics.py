@@ -62,6 +62,14 @@ class Tested:
     side: int  # 1, -1 or 0
     signs: bool = False  # whether signs decided, because a difference has no size
 
+    @property
+    def shown_alone(self) -> bool:
+        """Return whether the plain interval excludes zero, as if nothing else was compared."""
+        low, high = self.plain.low, self.plain.high
+        if self.signs or low is None or high is None:
+            return self.shown
+        return low > 0 or high < 0
+
 
 @dataclass(frozen=True)
 class Difference:
