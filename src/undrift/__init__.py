@@ -151,6 +151,9 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
         Adam as Adam,
     )
     from undrift.optim.rules import (
+        AdamW as AdamW,
+    )
+    from undrift.optim.rules import (
         Momentum as Momentum,
     )
     from undrift.optim.schedules import (
@@ -202,7 +205,7 @@ _MODULES = {  # module: the names that are taken from it
     "errors": "CheckpointError DataError DivergenceError StallWarning UndriftError WorkerError",
     "models.layout": "group_norm",
     "outer": "Outer",
-    "optim.rules": "SGD Adam Momentum",
+    "optim.rules": "SGD Adam AdamW Momentum",
     "optim.schedules": "Schedule exponential piecewise staircase",
     "results.record": "PeerRecord Record Totals",
     "results": "metrics",

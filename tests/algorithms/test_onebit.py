@@ -373,7 +373,7 @@ def local_updates(
     for i, (a, b) in enumerate(zip(A, B, strict=True)):
         y = x.clone()
         for _ in range(steps):
-            direction, state[i] = rule(a @ (y - b), state[i])
+            direction, state[i] = rule(a @ (y - b), state[i], y)
             y = y - lr * direction
         updates.append(x - y)
     return torch.stack(updates)

@@ -32,6 +32,8 @@ from tests.algorithms.reductions import (
 from tests.support.problems import bed, gradients
 from tests.support.runs import distance, on_net, on_quadratics, start_on_quadratics
 from undrift import FedAvg, FedProx, FedSpeed, Momentum, Scaffold, Schedule, testing
+from undrift.algorithms.diloco import DiLoCo
+from undrift.algorithms.fedacg import FedACG
 from undrift.algorithms.fedadagrad import FedAdagrad
 from undrift.algorithms.fedadam import FedAdam
 from undrift.algorithms.fedavgm import FedAvgM
@@ -70,6 +72,8 @@ def test_contract(algorithm: Any, check: Any) -> None:
 
 
 BAD = [
+    (DiLoCo, {"beta": 1.0}, r"DiLoCo needs beta in \[0, 1\), got 1.0"),
+    (DiLoCo, {"server_lr": -1.0}, "DiLoCo needs server_lr >= 0"),
     (FedAvgM, {"beta": 1.0}, r"FedAvgM needs beta in \[0, 1\), got 1.0"),
     (FedAvgM, {"server_lr": -1.0}, "FedAvgM needs server_lr >= 0"),
     *((cls, {"tau": 0.0}, f"{cls.__name__} needs tau > 0") for cls in COORDINATEWISE),
@@ -123,6 +127,22 @@ SAME = {
     "FedAvgM(beta=0) = FedAvg": (
         FedAvgM(lr=0.3, beta=0, server_lr=0.6, rule=Momentum(0.5)),
         FedAvg(lr=0.3, server_lr=0.6, rule=Momentum(0.5)),
+    ),
+    "DiLoCo = FedAvgM with Nesterov, AdamW and kept moments": (
+        DiLoCo(lr=0.02),
+        FedAvgM(lr=0.02, beta=0.9, server_lr=0.7, nesterov=True, rule=ud.AdamW(), keep_rule=True),
+    ),
+    "DiLoCo(beta=0, server_lr=1) = FedAvg with kept moments": (
+        DiLoCo(lr=0.1, beta=0, server_lr=1, rule=Momentum(0.5)),
+        FedAvg(lr=0.1, rule=Momentum(0.5), keep_rule=True),
+    ),
+    "FedProx(mu=0) = FedAvg with kept moments": (
+        FedProx(lr=0.1, mu=0, rule=Momentum(0.5), keep_rule=True),
+        FedAvg(lr=0.1, rule=Momentum(0.5), keep_rule=True),
+    ),
+    "FedACG(lam=0, beta=0) = FedAvg with kept moments": (
+        FedACG(lr=0.1, lam=0, beta=0, rule=Momentum(0.5), keep_rule=True),
+        FedAvg(lr=0.1, rule=Momentum(0.5), keep_rule=True),
     ),
     "FedSAM(rho=0) = FedAvg": (FedSAM(lr=0.3, rho=0), FedAvg(lr=0.3)),
     "FedSAM = FedSpeed with alpha=1 and nothing else": (
@@ -649,6 +669,7 @@ def test_fedgamma_variates_are_mean_gradients_and_their_weighted_mean_is_the_ser
 
 
 COSTS = [  # vectors down, vectors up, scalars up, gradients a step, gradients a round
+    (DiLoCo(lr=0.1), 1, 1, 0, 1, 0),
     (FedAvgM(lr=0.1), 1, 1, 0, 1, 0),
     (FedAdam(lr=0.1), 1, 1, 0, 1, 0),
     (FedYogi(lr=0.1), 1, 1, 0, 1, 0),

@@ -7,7 +7,9 @@ import undrift as ud
 DEFAULTS = [cls(lr=0.1) for cls in ud.ALGORITHMS]
 VARIANTS = [
     ud.FedAvg(lr=0.1, rule=ud.Momentum(0.9)),
+    ud.FedAvg(lr=0.01, rule=ud.AdamW(), keep_rule=True),
     ud.FedProx(lr=0.01, rule=ud.Adam()),
+    ud.FedAvgM(lr=0.1, nesterov=True),
     ud.Scaffold(lr=0.1, option="I"),
     ud.FedSpeed(lr=0.1, aggregation="participants", normalise=False),
     ud.FedSpeed(lr=0.1, ascent="data"),

@@ -13,6 +13,7 @@ from undrift.algorithms.fedspeed import FedSpeed as FedSpeed
 from undrift.algorithms.fedacg import FedACG as FedACG
 from undrift.algorithms.fedagrac import FedaGrac as FedaGrac
 from undrift.algorithms.fedavgm import FedAvgM as FedAvgM
+from undrift.algorithms.diloco import DiLoCo as DiLoCo
 from undrift.algorithms.fedadam import FedAdam as FedAdam
 from undrift.algorithms.fedyogi import FedYogi as FedYogi
 from undrift.algorithms.fedadagrad import FedAdagrad as FedAdagrad

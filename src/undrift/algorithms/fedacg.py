@@ -29,7 +29,7 @@ class FedACGServer(NamedTuple):
 
 @documented
 @dataclass(frozen=True)
-class FedACG(Federated[FedACGServer, Vector, tuple[()], Vector]):
+class FedACG(Federated[FedACGServer, Vector, Any, Vector]):
     """Starts clients from a model already moved along the global momentum."""
 
     lr: float
@@ -40,7 +40,9 @@ class FedACG(Federated[FedACGServer, Vector, tuple[()], Vector]):
     beta: float = 0.01
     """Weight of the prox term (beta / 2) ||y - Phi||^2, >= 0."""
     rule: Rule = SGD()
-    """Direction of the local steps; its state starts anew in every round."""
+    """Direction of the local steps; its state starts anew in every round unless kept."""
+    keep_rule: bool = False
+    """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
         require_rule("FedACG", self.rule)
@@ -51,22 +53,22 @@ class FedACG(Federated[FedACGServer, Vector, tuple[()], Vector]):
     def init(self, x0: Vector) -> FedACGServer:
         return FedACGServer(x0, torch.zeros_like(x0))
 
-    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
-        return ()
+    def init_client(self, x0: Vector, down: Vector) -> Any:
+        return self.rule.init(x0) if self.keep_rule else ()
 
     def broadcast(self, server: FedACGServer) -> Vector:
         return server.x + self.lam * server.m
 
-    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+    def local(self, down: Vector, client: Any, steps: Loop) -> tuple[Vector, Any]:
         phi = down
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y).add(y - phi, alpha=self.beta), s)
+            d, s = self.rule(f.grad(y).add(y - phi, alpha=self.beta), s, y)
             return y.sub(d, alpha=self.lr), s
 
-        y, _ = steps(step, (phi, self.rule.init(phi)))
-        return y - phi, client
+        y, s = steps(step, (phi, client if self.keep_rule else self.rule.init(phi)))
+        return y - phi, s if self.keep_rule else client
 
     def update(self, server: FedACGServer, mean: Vector, cohort: Cohort) -> FedACGServer:
         m = self.lam * server.m + mean

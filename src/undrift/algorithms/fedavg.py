@@ -25,7 +25,7 @@ class FedAvgServer(NamedTuple):
 
 @documented
 @dataclass(frozen=True)
-class FedAvg(Federated[FedAvgServer, Vector, tuple[()], Vector]):
+class FedAvg(Federated[FedAvgServer, Vector, Any, Vector]):
     """Averages local SGD; converges to a biased point on heterogeneous clients."""
 
     lr: float
@@ -33,7 +33,9 @@ class FedAvg(Federated[FedAvgServer, Vector, tuple[()], Vector]):
     server_lr: float = 1.0
     """Share of the mean update that the server applies, >= 0; 0 keeps the model."""
     rule: Rule = SGD()
-    """Direction of the local steps; its state starts anew in every round."""
+    """Direction of the local steps; its state starts anew in every round unless kept."""
+    keep_rule: bool = False
+    """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
         require_rule("FedAvg", self.rule)
@@ -43,22 +45,22 @@ class FedAvg(Federated[FedAvgServer, Vector, tuple[()], Vector]):
     def init(self, x0: Vector) -> FedAvgServer:
         return FedAvgServer(x0)
 
-    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
-        return ()
+    def init_client(self, x0: Vector, down: Vector) -> Any:
+        return self.rule.init(x0) if self.keep_rule else ()
 
     def broadcast(self, server: FedAvgServer) -> Vector:
         return server.x
 
-    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+    def local(self, down: Vector, client: Any, steps: Loop) -> tuple[Vector, Any]:
         x = down
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y), s)
+            d, s = self.rule(f.grad(y), s, y)
             return y.sub(d, alpha=self.lr), s
 
-        y, _ = steps(step, (x, self.rule.init(x)))
-        return y - x, client
+        y, s = steps(step, (x, client if self.keep_rule else self.rule.init(x)))
+        return y - x, s if self.keep_rule else client
 
     def update(self, server: FedAvgServer, mean: Vector, cohort: Cohort) -> FedAvgServer:
         return FedAvgServer(server.x + self.server_lr * mean)

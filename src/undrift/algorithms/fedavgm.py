@@ -3,7 +3,8 @@ Visual Classification", arXiv 1909.06335, 2019.
 
     server:  broadcast x
     client:  y <- x;  K_i times:  y <- y - lr (g_i(y) + mu (y - x));  send D_i = y - x
-    server:  m <- beta m + sum_i w_i D_i;  x <- x + server_lr m
+    server:  D = sum_i w_i D_i;  m <- beta m + D;  x <- x + server_lr m,
+             or x <- x + server_lr (D + beta m) with Nesterov's momentum
 
 The momentum is not damped: with server_lr = 1 a steady update moves the model 1 / (1 - beta) times
 as far as in FedAvg. Clients start from x, not from a look-ahead: that is FedACG. The prox term,
@@ -31,7 +32,7 @@ class FedAvgMServer(NamedTuple):
 
 @documented
 @dataclass(frozen=True)
-class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
+class FedAvgM(Federated[FedAvgMServer, Vector, Any, Vector]):
     """Adds heavy-ball momentum to FedAvg's server; the larger `beta`, the longer it remembers."""
 
     lr: float
@@ -43,8 +44,12 @@ class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
     times as far."""
     mu: float = 0.0
     """Weight of the prox term (mu / 2) ||y - x||^2, >= 0, which the paper does not have."""
+    nesterov: bool = False
+    """Nesterov's momentum on the server, as torch.optim.SGD has it; the paper's is heavy-ball."""
     rule: Rule = SGD()
-    """Direction of the local steps; its state starts anew in every round."""
+    """Direction of the local steps; its state starts anew in every round unless kept."""
+    keep_rule: bool = False
+    """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
         require_rule("FedAvgM", self.rule)
@@ -55,23 +60,24 @@ class FedAvgM(Federated[FedAvgMServer, Vector, tuple[()], Vector]):
     def init(self, x0: Vector) -> FedAvgMServer:
         return FedAvgMServer(x0, torch.zeros_like(x0))
 
-    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
-        return ()
+    def init_client(self, x0: Vector, down: Vector) -> Any:
+        return self.rule.init(x0) if self.keep_rule else ()
 
     def broadcast(self, server: FedAvgMServer) -> Vector:
         return server.x
 
-    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+    def local(self, down: Vector, client: Any, steps: Loop) -> tuple[Vector, Any]:
         x = down
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y) + self.mu * (y - x), s)
+            d, s = self.rule(f.grad(y) + self.mu * (y - x), s, y)
             return y.sub(d, alpha=self.lr), s
 
-        y, _ = steps(step, (x, self.rule.init(x)))
-        return y - x, client
+        y, s = steps(step, (x, client if self.keep_rule else self.rule.init(x)))
+        return y - x, s if self.keep_rule else client
 
     def update(self, server: FedAvgMServer, mean: Vector, cohort: Cohort) -> FedAvgMServer:
         m = self.beta * server.m + mean
-        return FedAvgMServer(server.x + self.server_lr * m, m)
+        d = mean + self.beta * m if self.nesterov else m
+        return FedAvgMServer(server.x + self.server_lr * d, m)

@@ -83,7 +83,7 @@ class FedMLB(Federated[FedMLBServer, Vector, tuple[()], Vector]):
                     total = total + self.lam1 * mixed.loss + self.lam2 * kl
                 return total / len(hybrids)
 
-            d, s = self.rule(f.plus(branches).grad(y), s)
+            d, s = self.rule(f.plus(branches).grad(y), s, y)
             return y - self.lr * d, s
 
         y, _ = steps(step, (x, self.rule.init(x)))

@@ -26,7 +26,7 @@ class FedProxServer(NamedTuple):
 
 @documented
 @dataclass(frozen=True)
-class FedProx(Federated[FedProxServer, Vector, tuple[()], Vector]):
+class FedProx(Federated[FedProxServer, Vector, Any, Vector]):
     """Holds FedAvg's clients near the server's model; the larger `mu`, the nearer."""
 
     lr: float
@@ -35,7 +35,9 @@ class FedProx(Federated[FedProxServer, Vector, tuple[()], Vector]):
     """Weight of the prox term (mu / 2) ||y - x||^2, >= 0; a larger one keeps y nearer to x."""
     rule: Rule = SGD()
     """Direction of the local steps, made from the gradient of the loss and the prox term together;
-    its state starts anew in every round."""
+    its state starts anew in every round unless kept."""
+    keep_rule: bool = False
+    """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
         require_rule("FedProx", self.rule)
@@ -45,22 +47,22 @@ class FedProx(Federated[FedProxServer, Vector, tuple[()], Vector]):
     def init(self, x0: Vector) -> FedProxServer:
         return FedProxServer(x0)
 
-    def init_client(self, x0: Vector, down: Vector) -> tuple[()]:
-        return ()
+    def init_client(self, x0: Vector, down: Vector) -> Any:
+        return self.rule.init(x0) if self.keep_rule else ()
 
     def broadcast(self, server: FedProxServer) -> Vector:
         return server.x
 
-    def local(self, down: Vector, client: tuple[()], steps: Loop) -> tuple[Vector, tuple[()]]:
+    def local(self, down: Vector, client: Any, steps: Loop) -> tuple[Vector, Any]:
         x = down
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y) + self.mu * (y - x), s)
+            d, s = self.rule(f.grad(y) + self.mu * (y - x), s, y)
             return y.sub(d, alpha=self.lr), s
 
-        y, _ = steps(step, (x, self.rule.init(x)))
-        return y - x, client
+        y, s = steps(step, (x, client if self.keep_rule else self.rule.init(x)))
+        return y - x, s if self.keep_rule else client
 
     def update(self, server: FedProxServer, mean: Vector, cohort: Cohort) -> FedProxServer:
         return FedProxServer(server.x + mean)

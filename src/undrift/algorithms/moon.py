@@ -76,7 +76,7 @@ class MOON(Federated[MOONServer, Vector, Vector, Vector]):
                 gap = cosine_similarity(z, z_prev) - cosine_similarity(z, z_glob)
                 return self.mu * softplus(gap / self.tau)  # l, one value per sample
 
-            d, s = self.rule(f.plus(contrast).grad(y), s)
+            d, s = self.rule(f.plus(contrast).grad(y), s, y)
             return y - self.lr * d, s
 
         y, _ = steps(step, (x, self.rule.init(x)))

@@ -20,7 +20,7 @@ _TYPES: dict[str, Any] = {
 _FORMS = {  # what a value may look like, where the type does not say it
     "whole": "A whole number.",
     "number": "A number, or a schedule.",
-    "rule": "sgd, momentum:0.9 or adam.",
+    "rule": "sgd, momentum:0.9, adam or adamw.",
 }
 
 

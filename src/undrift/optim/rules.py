@@ -1,8 +1,9 @@
 """Local update rules: how a client turns its gradient into a direction.
 
 A method whose algebra allows it has a field `rule`; the step is then `y <- y - lr * d` with
-`d, s = rule(g, s)`. With a server the state starts anew in every round, as in the documents; a
-worker of an all-reduce method keeps its own.
+`d, s = rule(g, s, y)`. With a server the state starts anew in every round, as in the documents,
+unless the method's field `keep_rule` says that a client keeps it; a worker of an all-reduce method
+keeps its own.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Rule(Protocol):
     def init(self, x: Tensor) -> Any:
         """Return the state before the first step, from the point at which the steps start."""
 
-    def __call__(self, g: Tensor, s: Any) -> tuple[Tensor, Any]:
-        """Return the direction for the gradient g in state s, and the next state."""
+    def __call__(self, g: Tensor, s: Any, y: Tensor) -> tuple[Tensor, Any]:
+        """Return the direction for the gradient g at y in state s, and the next state."""
 
 
 def require_rule(who: str, rule: Any) -> None:
@@ -45,7 +46,7 @@ class SGD:
     def init(self, x: Tensor) -> tuple[()]:
         return ()
 
-    def __call__(self, g: Tensor, s: tuple[()]) -> tuple[Tensor, tuple[()]]:
+    def __call__(self, g: Tensor, s: tuple[()], y: Tensor) -> tuple[Tensor, tuple[()]]:
         return g, s
 
 
@@ -68,7 +69,7 @@ class Momentum:
     def init(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
-    def __call__(self, g: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, g: Tensor, s: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         m = self.beta * s + g
         return (g + self.beta * m if self.nesterov else m), m
 
@@ -92,9 +93,10 @@ class Adam:
     """Constant added to the root of the second moment, > 0."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.beta1 < 1, "Adam", "beta1 in [0, 1)", self.beta1)
-        require(0 <= self.beta2 < 1, "Adam", "beta2 in [0, 1)", self.beta2)
-        require(self.eps > 0, "Adam", "eps > 0", self.eps)
+        name = type(self).__name__
+        require(0 <= self.beta1 < 1, name, "beta1 in [0, 1)", self.beta1)
+        require(0 <= self.beta2 < 1, name, "beta2 in [0, 1)", self.beta2)
+        require(self.eps > 0, name, "eps > 0", self.eps)
 
     def __str__(self) -> str:
         return f"adam:{self.beta1}:{self.beta2}:{self.eps}"
@@ -102,7 +104,7 @@ class Adam:
     def init(self, x: Tensor) -> AdamState:
         return AdamState(torch.zeros_like(x), torch.zeros_like(x), x.new_zeros(()))
 
-    def __call__(self, g: Tensor, s: AdamState) -> tuple[Tensor, AdamState]:
+    def __call__(self, g: Tensor, s: AdamState, y: Tensor) -> tuple[Tensor, AdamState]:
         k = s.k + 1
         m = self.beta1 * s.m + (1 - self.beta1) * g
         v = self.beta2 * s.v + (1 - self.beta2) * g * g
@@ -111,8 +113,33 @@ class Adam:
         return m_hat / (v_hat.sqrt() + self.eps), AdamState(m, v, k)
 
 
-RULES: dict[str, Callable[..., Rule]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
-_MOST_NUMBERS = {"sgd": 0, "momentum": 1, "adam": 3}  # in the text of a rule
+@documented
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Follows Adam and shrinks the model beside it, as torch.optim.AdamW does."""
+
+    decay: float = 0.01
+    """Weight decay, >= 0, in units of the learning rate; it does not pass through the moments."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.decay >= 0, "AdamW", "decay >= 0", self.decay)
+
+    def __str__(self) -> str:
+        return f"adamw:{self.beta1}:{self.beta2}:{self.eps}:{self.decay}"
+
+    def __call__(self, g: Tensor, s: AdamState, y: Tensor) -> tuple[Tensor, AdamState]:
+        d, s = super().__call__(g, s, y)
+        return d + self.decay * y, s
+
+
+RULES: dict[str, Callable[..., Rule]] = {
+    "sgd": SGD,
+    "momentum": Momentum,
+    "adam": Adam,
+    "adamw": AdamW,
+}
+_MOST_NUMBERS = {"sgd": 0, "momentum": 1, "adam": 3, "adamw": 4}  # in the text of a rule
 
 
 def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple[Vector, Any]:
@@ -124,14 +151,15 @@ def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple
 
     def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
         u, s = carry
-        d, s = rule(f.grad(x - u), s)
+        y = x - u
+        d, s = rule(f.grad(y), s, y)
         return u + lr * d, s
 
     return steps(step, (torch.zeros_like(x), s))
 
 
 def parse(text: str) -> Rule:
-    """Return the rule that prints so: `sgd`, `momentum:0.9:nesterov`, `adam:0.9:0.999`."""
+    """Return the rule that prints so: `sgd`, `momentum:0.9:nesterov`, `adamw:0.9:0.999`."""
     name, *numbers = text.strip().lower().split(":")
     require_choice("rule", "it", name, RULES)
     options = {"nesterov": True} if name == "momentum" and numbers[-1:] == ["nesterov"] else {}

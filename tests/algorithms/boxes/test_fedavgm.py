@@ -7,12 +7,12 @@ from undrift import Momentum
 from undrift.algorithms.fedavgm import FedAvgM
 
 
-def box(A, b, w, K, cohorts, *, lr, beta, server_lr=1.0, mu=0.0, momentum=0.0):
+def box(A, b, w, K, cohorts, *, lr, beta, server_lr=1.0, mu=0.0, momentum=0.0, nesterov=0):
     """The box, with our own line numbers:
 
     1  client: y <- x;  K_i times: y <- y - lr (grad F_i(y) + mu (y - x));  send D_i = y - x
     2  server: m <- beta m + sum_i w_i D_i
-    3  server: x <- x + server_lr m
+    3  server: x <- x + server_lr m;  with Nesterov  x <- x + server_lr (beta m + sum_i w_i D_i)
     """
     x, m = np.zeros(b.shape[1]), np.zeros(b.shape[1])
     for S in cohorts:
@@ -25,7 +25,7 @@ def box(A, b, w, K, cohorts, *, lr, beta, server_lr=1.0, mu=0.0, momentum=0.0):
                 y = y - lr * v  # line 1
             delta += w[i] / mass * (y - x)
         m = beta * m + delta  # line 2
-        x = x + server_lr * m  # line 3
+        x = x + server_lr * (beta * m + delta if nesterov else m)  # line 3
     return x, m
 
 
@@ -55,3 +55,9 @@ def test_local_momentum_is_not_the_servers(case):
 def test_with_a_prox_term(case):
     run = case.run(FedAvgM(lr=0.2, beta=0.8, server_lr=0.3, mu=0.7))
     compare(run, *box(**case.given(), lr=0.2, beta=0.8, server_lr=0.3, mu=0.7))
+
+
+@hardest
+def test_nesterov(case):
+    run = case.run(FedAvgM(lr=0.2, beta=0.8, server_lr=0.3, nesterov=True))
+    compare(run, *box(**case.given(), lr=0.2, beta=0.8, server_lr=0.3, nesterov=1))
