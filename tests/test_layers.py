@@ -63,6 +63,10 @@ ALLOWED = {
         "engine.processes undrift"
     ),
     "ddp": "base comm engine.collectives engine.processes",
+    "federation": (
+        "base data dry gradients models optim results engine engine.base engine.execution "
+        "engine.processes engine.settings engine.tuning"
+    ),
     "outer": (
         "base comm dry models optim topology engine engine.base engine.collectives engine.processes"
     ),

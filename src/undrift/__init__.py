@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift import cost as cost
     from undrift import data as data
     from undrift import ddp as ddp
+    from undrift import federation as federation
     from undrift import fleet as fleet
     from undrift import models as models
     from undrift import optim as optim
@@ -185,7 +186,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
 
 __version__ = "0.1.0"
 
-_PACKAGES = "comm cost data ddp fleet models optim topology"
+_PACKAGES = "comm cost data ddp federation fleet models optim topology"
 _MODULES = {  # module: the names that are taken from it
     "algorithms.accelerated": "Accelerated",
     "algorithms.compressed": "Compressed",

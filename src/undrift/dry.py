@@ -49,15 +49,15 @@ class ZeroLoop:
     """Is a `Loop` that takes no step and returns what it is given.
 
     The form of an upload is right if a method hands to its loop what it gets back, in form. Clients
-    with different numbers of steps cannot be stacked otherwise, so methods do so anyway. The model
-    counts as one tensor, so a wire with a number for each tensor has one number here.
+    with different numbers of steps cannot be stacked otherwise, so methods do so anyway. Without
+    `sizes` the model counts as one tensor, so a wire with a number for each tensor has one here.
     """
 
     t, mean_count = 0, 1.0
 
-    def __init__(self, x: Vector) -> None:
+    def __init__(self, x: Vector, sizes: tuple[int, ...] = ()) -> None:
         self.count, self.full = x.new_ones(()), ZeroObjective(x)
-        self.sizes = tuple(x.shape)
+        self.sizes = sizes or tuple(x.shape)
 
     def __call__(self, step: Callable[[T, Objective], T], init: T) -> T:
         return init
@@ -76,9 +76,19 @@ def answer_form(algorithm: Prelude[Any, Any, Any, Any], x0: Vector) -> Any:
     return _zeros(_answered(algorithm, x0)[0])
 
 
-def wire_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
-    """Return a tree of zeros that has the form of a packed upload, as it travels."""
-    return _zeros(_round(algorithm, x0)[1])
+def answered_form(algorithm: Prelude[Any, Any, Any, Any], x0: Vector) -> Any:
+    """Return a tree of zeros that has the form of a client's state after its answer."""
+    return _zeros(_answered(algorithm, x0)[1])
+
+
+def wire_form(
+    algorithm: Federated[Any, Any, Any, Any], x0: Vector, sizes: tuple[int, ...] = ()
+) -> Any:
+    """Return a tree of zeros that has the form of a packed upload, as it travels.
+
+    `sizes` are the coordinates of each of the model's tensors, for wires that depend on them.
+    """
+    return _zeros(_round(algorithm, x0, sizes)[1])
 
 
 def upload_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
@@ -86,9 +96,11 @@ def upload_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
     return _zeros(_round(algorithm, x0)[0])
 
 
-def _round(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> tuple[Any, Any, Any]:
+def _round(
+    algorithm: Federated[Any, Any, Any, Any], x0: Vector, sizes: tuple[int, ...] = ()
+) -> tuple[Any, Any, Any]:
     """Return upload, wire and client state of a round without steps."""
-    loop = ZeroLoop(x0)
+    loop = ZeroLoop(x0, sizes)
     if isinstance(algorithm, Prelude) and algorithm.asks != "nobody":
         answer, client, server = _answered(algorithm, x0)
         server = algorithm.hear(server, answer, Cohort(t=0, population=1, size=1, mass=1.0))

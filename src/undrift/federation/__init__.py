@@ -1,0 +1,8 @@
+"""Training on data that stay at their sites: a centre, sites, and a transport between them."""
+
+from undrift.federation.centre import Centre, SiteScore
+from undrift.federation.experiment import FederatedExperiment
+from undrift.federation.site import Site
+from undrift.federation.transport import InProcess, SiteTransport
+
+__all__ = ["Centre", "FederatedExperiment", "InProcess", "Site", "SiteScore", "SiteTransport"]
