@@ -32,7 +32,7 @@ from undrift.data.datasets import find
 from undrift.files import write_atomic
 from undrift.gradients.task import Autograd, Batch, Oracle, Task
 from undrift.gradients.winograd import build_winograd, convolution
-from undrift.gradients.winograd.library import F2
+from undrift.gradients.winograd.library import Scheme
 from undrift.models.layout import Layout
 from undrift.models.resnet import ResNet18
 
@@ -47,7 +47,9 @@ def oracle_of(way: str) -> Iterator[Oracle]:
     """Yield what computes gradients in this way."""
     chosen = convolution.scheme_for
     if way == "F(2x2)":
-        convolution.scheme_for = lambda *edges: F2 if max(edges) > 2 else chosen(*edges)
+        convolution.scheme_for = lambda *form: (
+            Scheme.F2 if chosen(*form) is Scheme.F4 else chosen(*form)
+        )
     try:
         yield Autograd() if way == "torch" else build_winograd()
     finally:

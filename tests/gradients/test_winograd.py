@@ -22,7 +22,7 @@ from undrift.gradients.task import Autograd, Batch, Task
 from undrift.gradients.winograd import build_winograd as build
 from undrift.gradients.winograd import convolution, library
 from undrift.gradients.winograd.convolution import products, scheme_for
-from undrift.gradients.winograd.library import F2, F4, TAPS, Convolutions
+from undrift.gradients.winograd.library import Convolutions, Scheme
 from undrift.gradients.winograd.oracle import survey
 from undrift.models.layout import Layout
 
@@ -56,20 +56,27 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return noise.contiguous(memory_format=INNERMOST) if len(shape) == 4 else noise
 
 
-def operands(number: int, inputs: int, outputs: int, height: int, width: int) -> tuple[Tensor, ...]:
-    x, dy = drawn(number, inputs, height, width), drawn(number, outputs, height, width, seed=1)
-    return x, drawn(outputs, inputs, 3, 3, seed=2).contiguous(), drawn(outputs, seed=3), dy
+def operands(
+    scheme: Scheme, number: int, inputs: int, outputs: int, *edges: int
+) -> tuple[Tensor, ...]:
+    """Inputs, weights, biases and slopes of outputs, all of variance one."""
+    x, dy = (
+        drawn(number, inputs, *edges),
+        drawn(number, outputs, *map(scheme.outputs, edges), seed=1),
+    )
+    kernel = scheme.kernel, scheme.kernel
+    return x, drawn(outputs, inputs, *kernel, seed=2).contiguous(), drawn(outputs, seed=3), dy
 
 
-def by_torch(x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor) -> list[Tensor]:
+def by_torch(scheme: Scheme, x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor) -> list[Tensor]:
     """Outputs and slopes of inputs, weights and bias."""
     leaves = [each.detach().requires_grad_() for each in (x, weight, bias)]
-    y = F.conv2d(*leaves, padding=1)
+    y = F.conv2d(*leaves, stride=scheme.stride, padding=scheme.padding)
     return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
 
 
 def by_winograd(
-    made: Convolutions, scheme: int, given: tuple[Tensor, ...], threads: int = 1
+    made: Convolutions, scheme: Scheme, given: tuple[Tensor, ...], threads: int = 1
 ) -> list[Tensor | None]:
     x, weight, bias, dy = given
     slopes = made.backward(scheme, dy, x, weight, (True, True, True), threads)
@@ -79,6 +86,30 @@ def by_winograd(
 def away(ours: Tensor, exact: Tensor) -> float:
     """The distance, as a share of the norm."""
     return float((ours.double() - exact).norm() / exact.norm().clamp(min=1e-30))
+
+
+def errors_of(made: Convolutions, scheme: Scheme, *shape: int) -> list[float]:
+    """The errors of outputs and slopes, as shares of the norms that they have on average.
+
+    The variance of a number is how many terms it has, which the same operation finds with ones.
+    """
+    given = operands(scheme, *shape)
+    exact = by_torch(scheme, *(each.double() for each in given))
+    terms = by_torch(scheme, *(torch.ones_like(each) for each in given))
+    found = []
+    for ours, right, number in zip(by_winograd(made, scheme, given), exact, terms, strict=True):
+        assert ours is not None
+        assert ours.shape == right.shape
+        found.append(float((ours.double() - right).norm() / number.sum().sqrt().clamp(min=1)))
+    return found
+
+
+def schemes_of(*edges: int) -> list[Scheme]:
+    """The schemes that can convolve images of this size."""
+    small = Scheme.TAPS, Scheme.TAPS_STRIDED
+    return [
+        scheme for scheme in Scheme if scheme not in small or max(map(scheme.outputs, edges)) <= 2
+    ]
 
 
 # Images that a tile divides or not, channels that a vector divides or not, and single pixels.
@@ -91,30 +122,22 @@ SHAPES = [
     (7, 24, 8, 3, 9),
     (2, 64, 64, 13, 30),
     (1, 300, 20, 6, 6),
+    (2, 20, 18, 4, 3),
 ]
 
 
 class TestOperation:
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
-    @pytest.mark.parametrize("scheme", [F4, F2, TAPS])
-    def test_every_scheme_and_shape(
-        self, made: Convolutions, scheme: int, shape: tuple[int, ...]
-    ) -> None:
-        if scheme == TAPS and max(shape[3:]) > 2:
-            pytest.skip("the taps are for images of at most 2x2 pixels")
-        given = operands(*shape)
-        exact = by_torch(*(each.double() for each in given))
-        for ours, right in zip(by_winograd(made, scheme, given), exact, strict=True):
-            assert ours is not None
-            assert away(ours, right) < 2e-6
+    def test_every_scheme_and_shape(self, made: Convolutions, shape: tuple[int, ...]) -> None:
+        for scheme in schemes_of(*shape[3:]):
+            assert max(errors_of(made, scheme, *shape)) < 2e-6, scheme
 
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
     def test_the_bits_are_those_of_one_thread(
         self, made: Convolutions, shape: tuple[int, ...]
     ) -> None:
-        given = operands(*shape)
-        schemes = [TAPS, F2, F4] if max(shape[3:]) <= 2 else [F2, F4]
-        for scheme in schemes:
+        for scheme in schemes_of(*shape[3:]):
+            given = operands(scheme, *shape)
             alone = by_winograd(made, scheme, given)
             for threads in (2, 3, 7, 40):
                 for a, b in zip(by_winograd(made, scheme, given, threads), alone, strict=True):
@@ -122,22 +145,23 @@ class TestOperation:
 
     def test_callers_on_several_threads(self, made: Convolutions) -> None:
         """Each has memory of its own, and whoever comes late works alone."""
-        given = operands(3, 20, 18, 9, 7)
-        alone = by_winograd(made, F4, given)
+        given = operands(Scheme.F4, 3, 20, 18, 9, 7)
+        alone = by_winograd(made, Scheme.F4, given)
 
         def call(_: int) -> bool:
-            again = by_winograd(made, F4, given, 2)
+            again = by_winograd(made, Scheme.F4, given, 2)
             return all(torch.equal(a, b) for a, b in zip(again, alone, strict=True))
 
         with ThreadPoolExecutor(4) as pool:
             assert all(pool.map(call, range(60)))
 
-    def test_only_what_is_wanted_is_computed(self, made: Convolutions) -> None:
-        x, weight, _, dy = given = operands(2, 20, 17, 6, 6)
-        whole = by_winograd(made, F2, given)[1:]
+    @pytest.mark.parametrize("scheme", [Scheme.F2, Scheme.F2_STRIDED])
+    def test_only_what_is_wanted_is_computed(self, made: Convolutions, scheme: Scheme) -> None:
+        x, weight, _, dy = given = operands(scheme, 2, 20, 17, 6, 6)
+        whole = by_winograd(made, scheme, given)[1:]
         for i in range(3):
             wanted = tuple(j == i for j in range(3))
-            slopes = made.backward(F2, dy, x, weight, wanted, 1)
+            slopes = made.backward(scheme, dy, x, weight, wanted, 1)
             assert [slope is not None for slope in slopes] == list(wanted)
             assert torch.equal(slopes[i], whole[i])
 
@@ -150,32 +174,66 @@ class TestOperation:
     def test_any_shape(
         self, number: int, channels: tuple[int, int], edges: tuple[int, int]
     ) -> None:
-        given = operands(number, *channels, *edges)
-        exact = by_torch(*(each.double() for each in given))
-        for scheme in (TAPS, F2, F4) if max(edges) <= 2 else (F2, F4):
-            for ours, right in zip(by_winograd(library.load(), scheme, given), exact, strict=True):
-                assert away(ours, right) < 3e-6
+        for scheme in schemes_of(*edges):
+            assert max(errors_of(library.load(), scheme, number, *channels, *edges)) < 3e-6, scheme
 
     def test_the_backward_pass_is_the_adjoint_of_the_forward_pass(self, made: Convolutions) -> None:
         """<y, dy> is linear in x, in w and in dy, so all three products are the same number."""
-        x, weight, _, dy = operands(2, 19, 23, 7, 9)
-        for scheme in (F4, F2):
+        for scheme in Scheme:
+            edges = (3, 4) if scheme is Scheme.TAPS_STRIDED else (2, 1)
+            edges = edges if scheme in schemes_of(*edges) and "TAPS" in scheme.name else (7, 9)
+            x, weight, _, dy = operands(scheme, 2, 19, 23, *edges)
             y = made.forward(scheme, x, weight, None, 1)
             dx, dw, _ = made.backward(scheme, dy, x, weight, (True, True, False), 1)
             numbers = [(a.double() * b).sum() for a, b in ((y, dy), (x, dx), (weight, dw))]
             scale = float(y.norm() * dy.norm())
-            assert max(numbers) - min(numbers) < 1e-7 * scale
+            assert max(numbers) - min(numbers) < 1e-7 * scale, scheme
+
+    def test_slopes_of_the_weight_go_where_they_are_wanted(self, made: Convolutions) -> None:
+        for scheme, edge in ((Scheme.F4, 6), (Scheme.TAPS, 1), (Scheme.ONE_STRIDED, 5)):
+            x, weight, _, dy = given = operands(scheme, 2, 20, 17, edge, edge)
+            into = torch.full(weight.shape, float("nan"))
+            slopes = made.backward(scheme, dy, x, weight, (False, True, False), 1, into)
+            assert slopes.weight is into
+            assert torch.equal(into, by_winograd(made, scheme, given)[2])
 
 
 class TestSchemes:
     def test_are_chosen_by_counts(self) -> None:
+        taps, two, four = Scheme.TAPS, Scheme.F2, Scheme.F4
         assert [scheme_for(n, n) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 32)] == [
-            *(TAPS, TAPS, F4, F4, F2, F2, F4, F4, F2, F4)
+            *(taps, taps, four, four, two, two, four, four, two, four)
         ]
         assert scheme_for(1, 9) is None  # 25 products by taps, 80 by F(2x2)
-        assert products(F4, 8, 8) == 4 * 36
-        assert products(F2, 5, 5) == 9 * 16
-        assert products(TAPS, 2, 2) == 16
+        assert products(four, 8, 8) == 4 * 36
+        assert products(two, 5, 5) == 9 * 16
+        assert products(taps, 2, 2) == 16
+
+    def test_of_stride_two_are_chosen_by_counts(self) -> None:
+        taps, two = Scheme.TAPS_STRIDED, Scheme.F2_STRIDED
+        assert [scheme_for(n, n, 2) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 32)] == [
+            *([taps] * 4),
+            None,
+            *([two] * 5),
+        ]
+        assert scheme_for(1, 9, 2) is None
+        assert scheme_for(9, 9, 2, 1) is Scheme.ONE_STRIDED
+        assert products(two, 8, 8) == 4 * 25
+        assert [products(taps, n, n) for n in (1, 2, 3, 4)] == [1, 4, 16, 25]
+
+    def test_count_the_pairs_of_outputs_and_taps(self) -> None:
+        """A convolution of ones counts the terms of its outputs."""
+        for scheme in (Scheme.TAPS, Scheme.TAPS_STRIDED):
+            for edges in ((1, 1), (2, 3), (4, 7), (8, 5)):
+                ones, zero = torch.ones(1, 1, *edges), torch.zeros(1)
+                y = by_torch(
+                    scheme,
+                    ones,
+                    torch.ones(1, 1, 3, 3),
+                    zero,
+                    torch.tensor(0.0).expand(1, 1, *map(scheme.outputs, edges)),
+                )[0]
+                assert products(scheme, *edges) == y.sum()
 
     @pytest.mark.parametrize(
         ("change", "fits"),
@@ -183,7 +241,16 @@ class TestSchemes:
             ({}, True),
             ({"padding": "same"}, True),
             ({"padding": (1, 1), "stride": (1, 1)}, True),
-            ({"stride": 2}, False),
+            ({"stride": 2}, True),
+            ({"stride": (2, 2), "padding": [1, 1]}, True),
+            ({"stride": (2, 1)}, False),
+            ({"stride": 3}, False),
+            ({"stride": 2, "padding": 0}, False),
+            ({"kernel": 1, "stride": 2, "padding": 0}, True),
+            ({"kernel": 1, "stride": 2, "padding": 1}, False),
+            ({"kernel": 1, "padding": 0}, False),
+            ({"kernel": 1, "padding": "same"}, False),
+            ({"kernel": 5, "padding": 2}, False),
             ({"padding": 0}, False),
             ({"padding": "valid"}, False),
             ({"dilation": 2, "padding": 2}, False),
@@ -192,8 +259,11 @@ class TestSchemes:
         ids=str,
     )
     def test_of_a_call(self, change: dict[str, Any], fits: bool) -> None:
-        weight = torch.zeros(32, 32 // change.get("groups", 1), 3, 3)
-        call = convolution.Call.of(torch.zeros(2, 32, 8, 8), weight, **{"padding": 1, **change})
+        kernel = change.get("kernel", 3)
+        arguments = {"padding": 1, **change}
+        arguments.pop("kernel", None)
+        weight = torch.zeros(32, 32 // change.get("groups", 1), kernel, kernel)
+        call = convolution.Call.of(torch.zeros(2, 32, 8, 8), weight, **arguments)
         assert (call.scheme() is not None) == fits
 
     def test_few_channels_and_few_products_are_left_to_torch(
@@ -203,11 +273,11 @@ class TestSchemes:
             x, weight = torch.zeros(1, inputs, edge, edge), torch.zeros(outputs, inputs, 3, 3)
             return convolution.Call.of(x, weight, padding=1).scheme()
 
-        assert scheme(16, 16) == F4
+        assert scheme(16, 16) is Scheme.F4
         assert scheme(3, 64) is scheme(64, 15) is None
         monkeypatch.setattr(convolution, "PRODUCTS", 9 * 64 * 16 * 16 + 1)
         assert scheme(16, 16) is None
-        assert scheme(17, 16) == F4
+        assert scheme(17, 16) is Scheme.F4
 
 
 class Residual(nn.Module):
@@ -263,7 +333,7 @@ def nets(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
     channels = shape[0]
     # A GroupNorm is never the first: torch 2.13 crashes in its backward pass if its input has its
     # channels innermost and needs no slope.
-    learns = ["conv", "residual", "stride", "one", "few"]
+    learns = ["conv", "residual", "stride", "shortcut", "one", "few"]
     later = st.lists(st.sampled_from([*learns, "norm", "tanh", "pool"]), max_size=4)
     for kind in [draw(st.sampled_from(learns)), *draw(later)]:
         wide, bias = draw(st.integers(16, 36)), draw(st.booleans())
@@ -273,6 +343,8 @@ def nets(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
             parts.append(Residual(channels, wide, bias=bias))
         elif kind == "stride":
             parts.append(nn.Conv2d(channels, wide, 3, stride=2, padding=1, bias=bias))
+        elif kind == "shortcut":
+            parts.append(nn.Conv2d(channels, wide, 1, stride=2, bias=bias))
         elif kind == "one":
             parts.append(nn.Conv2d(channels, wide, 1, bias=bias))
         elif kind == "few":
@@ -453,9 +525,12 @@ class TestNotFinite:
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
     @pytest.mark.parametrize("where", ["input", "weight", "bias"])
-    @pytest.mark.parametrize("edge", [2, 5, 8])
-    def test_in_outputs_and_slopes(self, value: float, where: str, edge: int) -> None:
-        model = nn.Sequential(nn.Conv2d(16, 20, 3, padding=1), nn.Conv2d(20, 16, 3, padding=1))
+    @pytest.mark.parametrize(("edge", "stride"), [(2, 1), (5, 1), (8, 1), (3, 2), (7, 2)])
+    def test_in_outputs_and_slopes(self, value: float, where: str, edge: int, stride: int) -> None:
+        model = nn.Sequential(
+            nn.Conv2d(16, 20, 3, stride=stride, padding=1),
+            nn.Conv2d(20, 16, 3, padding=1) if stride == 1 else nn.Conv2d(20, 16, 1, stride=2),
+        )
         task = Task(model, Layout.of(model), lambda outputs, targets: outputs.square().mean())
         _, x, batch = sample(model, (16, edge, edge))
         if where == "input":

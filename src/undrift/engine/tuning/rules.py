@@ -26,7 +26,7 @@ STACKED_BYTES = 2**29  # vectors and activations of one chunk
 STACKED_PEER_BYTES = 2**27  # likewise; the states of all peers are in memory besides
 STACK_ELEMENTS = 1_250_000  # that a step of one stack works on
 STEP_ELEMENTS = 100_000  # activations whose arithmetic costs about as much as calling a step
-THREADED_ELEMENTS = 5_000_000  # activations of a step up to which several clients' fit in memory
+THREADED_ELEMENTS = 10_000_000  # activations of a step up to which several clients' fit in memory
 LARGE_ELEMENTS = 2_000_000  # activations of a step whose memory is worth giving back
 WIDE_CHANNELS = 32  # from here on convolutions are faster with channels innermost
 

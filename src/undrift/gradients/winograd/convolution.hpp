@@ -1,5 +1,5 @@
-// Convolutions of 3 x 3 weights with stride 1 and a border of one zero: forward, and backward as
-// the adjoint of what was computed forward.
+// Convolutions of 3 x 3 weights and a border of one zero, or of 1 x 1 weights: forward, and backward
+// as the adjoint of what was computed forward.
 //
 // Every phase is shared by channels or planes, so that each number is made by one thread in an order
 // that does not depend on how many there are.
@@ -43,9 +43,11 @@ template <class S>
 class Convolution {
  public:
   Convolution(long number, long height, long width, long in, long out, int threads)
-      : x_{number, height, width, in}, y_{number, height, width, out}, threads_(threads) {
-    rows_ = (height + S::PIXELS - 1) / S::PIXELS;
-    columns_ = (width + S::PIXELS - 1) / S::PIXELS;
+      : x_{number, height, width, in},
+        y_{number, (height - 1) / S::STRIDE + 1, (width - 1) / S::STRIDE + 1, out},
+        threads_(threads) {
+    rows_ = (y_.height + S::PIXELS - 1) / S::PIXELS;
+    columns_ = (y_.width + S::PIXELS - 1) / S::PIXELS;
     tiles_ = number * rows_ * columns_;
     list_products();
   }
@@ -114,7 +116,7 @@ class Convolution {
         slopes_of_planes(w, to, u, v, from, tiles.count);
         by_panels(in(), [&](long a, long b) {
           if (!from_planes<typename S::InputBack, S::IN, S::READ, true>(
-                  v, from, nullptr, dx, x_, tiles, S::PIXELS, S::BEFORE, sink, a, b))
+                  v, from, nullptr, dx, x_, tiles, S::PIXELS * S::STRIDE, S::BEFORE, sink, a, b))
             finite = false;
         });
       }
@@ -125,7 +127,8 @@ class Convolution {
     }
     if (dweights)
       share(in() / P, [&](long panel) {
-        if (!weights_from_planes<S>(du, weight_plane(), y_.channels, x_.channels, dweights, panel))
+        if (!weights_from_planes<S>(du, weight_plane(), taps_, y_.channels, x_.channels, dweights,
+                                    panel))
           finite = false;
       });
     if (dbias)
@@ -138,29 +141,26 @@ class Convolution {
  private:
   static constexpr int IN2 = S::IN * S::IN, OUT2 = S::OUT * S::OUT, TAPS2 = S::TAPS * S::TAPS;
 
-  struct Product {
-    int out, in, tap;  // planes
-  };
-
+  // Products of two directions are pairs of those of a line.
   void list_products() {
-    if (S::IN == S::TAPS) {
-      for (int i = 0; i < IN2; ++i) products_[number_++] = {i, i, i};
-      return;
-    }
-    auto inside = [&](int plane) {
-      return plane / S::IN < x_.height && plane % S::IN < x_.width;
-    };
-    for (int out = 0; out < OUT2; ++out)
-      for (int in = 0; in < IN2; ++in)
-        if (inside(out) && inside(in))
-          products_[number_++] = {out, in, (1 + in / S::IN - out / S::IN) * S::TAPS + 1 +
-                                               in % S::IN - out % S::IN};
+    Product down[9], along[9];
+    const int rows = S::line(x_.height, y_.height, down);
+    const int columns = S::line(x_.width, y_.width, along);
+    taps_.number = S::DIRECT ? 0 : TAPS2;
+    for (int tap = 0; tap < TAPS2; ++tap) taps_.plane[tap] = S::DIRECT ? Taps::NOWHERE : tap;
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < columns; ++j) {
+        int& plane = taps_.plane[down[i].tap * S::TAPS + along[j].tap];
+        if (plane == Taps::NOWHERE) plane = taps_.number++;
+        products_[number_++] = {down[i].out * S::OUT + along[j].out,
+                                down[i].in * S::IN + along[j].in, plane};
+      }
   }
 
   long in() const { return padded(x_.channels); }
   long out() const { return padded(y_.channels); }
   long weight_plane() const { return in() * out() + GAP; }
-  long weights_size() const { return TAPS2 * weight_plane(); }
+  long weights_size() const { return taps_.number * weight_plane(); }
   static long plane_size(long channels, long tiles) { return channels * tiles + GAP; }
 
   Tiles some(long first) const {
@@ -200,17 +200,18 @@ class Convolution {
   template <bool FORWARD>
   void transform_weights(const float* weights, float* u) const {
     share(out() / P, [&](long panel) {
-      weights_into_planes<S, FORWARD>(weights, y_.channels, x_.channels, u, weight_plane(), panel);
+      weights_into_planes<S, FORWARD>(weights, y_.channels, x_.channels, u, weight_plane(), taps_,
+                                      panel);
     });
   }
 
   void input_planes(const float* x, const Tiles& tiles, const float* zeros, float* v, long plane,
                     long first, long last) const {
-    into_planes<typename S::Input, S::READ, S::IN>(x, x_, tiles, S::PIXELS, S::BEFORE, zeros, v,
-                                                   plane, first, last);
+    into_planes<typename S::Input, S::READ, S::IN>(x, x_, tiles, S::PIXELS * S::STRIDE, S::BEFORE,
+                                                   zeros, v, plane, first, last);
   }
 
-  // A 1 x 1 image has planes and taps without a product, which are zero.
+  // A small image has planes without a product, which are zero.
   static void clear(float* plane, long rows, long first, long last) {
     std::memset(plane + first * P * rows, 0, sizeof(float) * (last - first) * P * rows);
   }
@@ -232,7 +233,7 @@ class Convolution {
 
   void slopes_of_weights(const float* w, long to, const float* v, long from, float* du, long tiles,
                          bool later) const {
-    by_planes(TAPS2, in(), [&](int plane, long a, long b) {
+    by_planes(taps_.number, in(), [&](int plane, long a, long b) {
       float* own = du + plane * weight_plane();
       bool add = later;
       for (int i = 0; i < number_; ++i) {
@@ -241,7 +242,6 @@ class Convolution {
         multiply_transposed(w + p.out * to, v + p.in * from, own, tiles, out(), a, b, add);
         add = true;
       }
-      if (!add) clear(own, out(), a, b);
     });
   }
 
@@ -249,15 +249,19 @@ class Convolution {
   int threads_, number_ = 0;
   long rows_, columns_, tiles_;
   Product products_[36];
+  Taps taps_;
 };
 
-// Calls f with the convolution of a scheme: 4 is F(4x4), 2 is F(2x2), 1 the taps of a small image.
+// Calls f with the convolution of a scheme, which has the number that `library.py` gives it.
 template <class F>
 int by_scheme(int scheme, long number, long height, long width, long in, long out, int threads,
               F&& f) {
   if (scheme == 4) return f(Convolution<Four>(number, height, width, in, out, threads));
   if (scheme == 2) return f(Convolution<Two>(number, height, width, in, out, threads));
-  return f(Convolution<Direct>(number, height, width, in, out, threads));
+  if (scheme == 1) return f(Convolution<Direct>(number, height, width, in, out, threads));
+  if (scheme == 22) return f(Convolution<TwoStrided>(number, height, width, in, out, threads));
+  if (scheme == 21) return f(Convolution<DirectStrided>(number, height, width, in, out, threads));
+  return f(Convolution<OneStrided>(number, height, width, in, out, threads));
 }
 
 }  // namespace

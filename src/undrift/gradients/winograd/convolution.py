@@ -1,4 +1,4 @@
-"""A 3x3 convolution whose forward and backward passes are compiled, as an operation of autograd."""
+"""A convolution whose forward and backward passes are compiled, as an operation of autograd."""
 
 from __future__ import annotations
 
@@ -9,32 +9,64 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from undrift.gradients.winograd.library import F2, F4, TAPS, Convolutions, torch_slopes
+from undrift.gradients.winograd.library import (
+    Convolutions,
+    Scheme,
+    torch_convolution,
+    torch_slopes,
+)
+from undrift.gradients.winograd.places import Places
 
 CHANNELS = 16  # of inputs and outputs from which on transforms cost less than they save
 PRODUCTS = 2_000_000  # of a convolution from which on it is worth a call from Python
+FORMS = (((3, 3), 1, 1), ((3, 3), 2, 1), ((1, 1), 2, 0))  # weights, stride and padding that fit
 GAIN = 0.8  # of the products of F(2x2) that F(4x4) must undercut, as its error is larger
+
+LOSS = (
+    2.0  # products with stride 2 beside those of the taps, which torch computes at half the speed
+)
 
 _functorch: Any = getattr(torch._C, "_functorch", None)
 
 
-def products(scheme: int, height: int, width: int) -> int:
+def products(scheme: Scheme, height: int, width: int) -> int:
     """Return how many products an image takes for each pair of input and output channel."""
-    if scheme == TAPS:  # the taps that meet the image
-        return (3 * height - 2) * (3 * width - 2)
-    return ceil(height / scheme) * ceil(width / scheme) * (scheme + 2) ** 2
+    if scheme in (Scheme.TAPS, Scheme.TAPS_STRIDED):
+        return _taps(scheme, height) * _taps(scheme, width)
+    tile, taken = _TILES[scheme]
+    rows, columns = (ceil(scheme.outputs(edge) / tile) for edge in (height, width))
+    return rows * columns * taken
 
 
-def scheme_for(height: int, width: int) -> int | None:
-    """Return the scheme for images of this size, or None if none saves products.
+# The edge of a tile of outputs, and the products of a tile.
+_TILES = {Scheme.F4: (4, 36), Scheme.F2: (2, 16), Scheme.F2_STRIDED: (2, 25)}
+_TILES[Scheme.ONE_STRIDED] = 1, 1
+
+
+def _taps(scheme: Scheme, edge: int) -> int:
+    """Return how many pairs of an output and a tap meet the image along an edge."""
+    outputs = scheme.outputs(edge)
+    beyond = 1 + (scheme.stride * (outputs - 1) == edge - 1)  # at the first and the last output
+    return 3 * outputs - beyond
+
+
+def scheme_for(height: int, width: int, stride: int = 1, kernel: int = 3) -> Scheme | None:
+    """Return the scheme for images of this size, or None if torch convolves faster.
 
     It depends on counts alone, so that equal calls are computed alike on every machine.
     """
-    if max(height, width) <= 2:
-        return TAPS
-    four, two = products(F4, height, width), products(F2, height, width)
-    scheme = F4 if four <= GAIN * two else F2
-    return scheme if products(scheme, height, width) < products(TAPS, height, width) else None
+    if kernel == 1:
+        return Scheme.ONE_STRIDED
+    taps = Scheme.TAPS if stride == 1 else Scheme.TAPS_STRIDED
+    if max(map(taps.outputs, (height, width))) <= 2:
+        return taps
+    direct = products(taps, height, width)
+    if stride == 2:
+        two = products(Scheme.F2_STRIDED, height, width)
+        return Scheme.F2_STRIDED if two < LOSS * direct else None
+    four, two = products(Scheme.F4, height, width), products(Scheme.F2, height, width)
+    scheme, fewest = (Scheme.F4, four) if four <= GAIN * two else (Scheme.F2, two)
+    return scheme if fewest < direct else None
 
 
 class Call(NamedTuple):
@@ -64,30 +96,37 @@ class Call(NamedTuple):
 
     @property
     def products(self) -> int:
-        """Return how many products torch takes, borders included."""
-        return 9 * self.x.numel() * self.weight.shape[0]
+        """Return how many products torch takes for a call that fits, borders included."""
+        number, _, height, width = self.x.shape
+        stride = _single(self.stride) or 1
+        outputs = ceil(height / stride) * ceil(width / stride)
+        return number * outputs * self.weight.numel()
 
-    def scheme(self) -> int | None:
+    def scheme(self) -> Scheme | None:
         """Return the scheme of the call, or None if torch is to convolve."""
         x, weight = self.x, self.weight
-        plain = (
-            x.ndim == 4
-            and tuple(weight.shape[1:]) == (x.shape[1], 3, 3)
-            and self.groups == 1
-            and _is_one(self.stride)
-            and _is_one(self.dilation)
-            and (self.padding == "same" or _is_one(self.padding))
-        )
+        if x.ndim != 4 or weight.ndim != 4 or weight.shape[1] != x.shape[1]:
+            return None
+        stride, padding = _single(self.stride) or 0, _single(self.padding)
+        if self.padding == "same" and stride == 1:
+            padding = weight.shape[2] // 2
+        fits = (tuple(weight.shape[2:]), stride, padding) in FORMS
         tensors = (x, weight) if self.bias is None else (x, weight, self.bias)
-        if not plain or not all(map(_is_plain, tensors)):
+        if not (
+            fits and self.groups == _single(self.dilation) == 1 and all(map(_is_plain, tensors))
+        ):
             return None
-        if min(weight.shape[:2]) < CHANNELS or self.products < PRODUCTS:
+        if min(weight.shape[:2]) < CHANNELS or self.products < PRODUCTS or 0 in x.shape:
             return None
-        return scheme_for(*x.shape[2:])
+        return scheme_for(x.shape[2], x.shape[3], stride, weight.shape[2])
 
 
-def _is_one(size: Any) -> bool:
-    return all(each == 1 for each in ((size,) if isinstance(size, int) else size))
+def _single(size: Any) -> int | None:
+    """Return the size of both directions, or None if they differ or it is a word."""
+    if isinstance(size, str):
+        return None
+    sizes = {size} if isinstance(size, int) else set(size)
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -116,7 +155,7 @@ def first_order() -> bool:
 
 
 class WinogradConvolution(torch.autograd.Function):
-    """Convolves with 3x3 weights, stride 1 and a border of one zero.
+    """Convolves with the stride and the border of a scheme.
 
     What is not finite is computed again by torch, because torch decides where exactly NaN and Inf
     appear. So are slopes that will be differentiated once more.
@@ -128,15 +167,16 @@ class WinogradConvolution(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        scheme: int,
+        scheme: Scheme,
         convolutions: Convolutions,
+        places: Places,
     ) -> Tensor:
         x, weight = x.contiguous(memory_format=torch.channels_last), weight.contiguous()
         ctx.save_for_backward(x, weight)
-        ctx.scheme, ctx.convolutions = scheme, convolutions
+        ctx.scheme, ctx.convolutions, ctx.places = scheme, convolutions, places
         shift = None if bias is None else bias.contiguous()
         y = convolutions.forward(scheme, x, weight, shift, torch.get_num_threads())
-        return torch.conv2d(x, weight, bias, padding=1) if y is None else y
+        return torch_convolution(scheme, x, weight, bias) if y is None else y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -146,8 +186,9 @@ class WinogradConvolution(torch.autograd.Function):
         # Autograd is on in here only if the caller asks for a graph of the slopes.
         if not torch.is_grad_enabled() and first_order() and _is_plain(dy):
             innermost = dy.contiguous(memory_format=torch.channels_last)
-            threads = torch.get_num_threads()
-            slopes = ctx.convolutions.backward(ctx.scheme, innermost, x, weight, wanted, threads)
+            given = innermost, x, weight, wanted, torch.get_num_threads()
+            into = ctx.places.lend(weight) if wanted[1] else None
+            slopes = ctx.convolutions.backward(ctx.scheme, *given, into)
         if slopes is None:
-            slopes = torch_slopes(dy, x, weight, wanted)
-        return *slopes, None, None
+            slopes = torch_slopes(ctx.scheme, dy, x, weight, wanted)
+        return *slopes, None, None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -15,13 +16,45 @@ from undrift.gradients.kernels.layers import UnsupportedError
 
 PARTS = (
     ("undrift.gradients.kernels", ("vectors.hpp", "workers.hpp")),
-    ("undrift.gradients.winograd", ("lines.hpp", "tiles.hpp", "products.hpp", "convolution.hpp")),
+    (
+        "undrift.gradients.winograd",
+        ("lines.hpp", "strided.hpp", "tiles.hpp", "products.hpp", "convolution.hpp"),
+    ),
 )
-F4, F2, TAPS = 4, 2, 1  # the schemes: tiles of 4x4 or 2x2 outputs, or images of at most 2x2 pixels
 CLOSE = 1e-5  # largest distance from double precision in the check, as a share of the norm
 _NO_MEMORY = 2  # what the functions return if they cannot allocate
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+
+
+class Scheme(IntEnum):
+    """Names the ways to convolve by the numbers that they have in C++."""
+
+    F4 = 4  # tiles of 4x4 outputs
+    F2 = 2  # tiles of 2x2 outputs
+    TAPS = 1  # at most 2x2 outputs, by the taps that meet the image
+    F2_STRIDED = 22  # as above, with stride 2
+    TAPS_STRIDED = 21
+    ONE_STRIDED = 20  # 1x1 weights with stride 2
+
+    @property
+    def kernel(self) -> int:
+        """Return the edge of the weights."""
+        return 1 if self is Scheme.ONE_STRIDED else 3
+
+    @property
+    def stride(self) -> int:
+        """Return the distance between inputs of neighbouring outputs."""
+        return 1 if self in (Scheme.F4, Scheme.F2, Scheme.TAPS) else 2
+
+    @property
+    def padding(self) -> int:
+        """Return the zeros around an image."""
+        return self.kernel // 2
+
+    def outputs(self, edge: int) -> int:
+        """Return how many outputs there are along an edge of so many inputs."""
+        return (edge - 1) // self.stride + 1
 
 
 class Slopes(NamedTuple):
@@ -45,27 +78,28 @@ class Convolutions:
         self._backward.argtypes = [_INT, *[_POINTER] * 6, *[_LONG] * 5, _INT]
 
     def forward(
-        self, scheme: int, x: Tensor, weight: Tensor, bias: Tensor | None, threads: int
+        self, scheme: Scheme, x: Tensor, weight: Tensor, bias: Tensor | None, threads: int
     ) -> Tensor | None:
         """Return the outputs, or None if they are not finite."""
-        y = _innermost((x.shape[0], weight.shape[0], *x.shape[2:]))
+        y = _innermost((x.shape[0], weight.shape[0], *map(scheme.outputs, x.shape[2:])))
         given = (_at(each) for each in (x, weight, bias, y))
         done = self._forward(scheme, *given, *_sizes(x, weight), threads)
         return y if _is_finite(done) else None
 
     def backward(
         self,
-        scheme: int,
+        scheme: Scheme,
         dy: Tensor,
         x: Tensor,
         weight: Tensor,
         wanted: tuple[bool, bool, bool],
         threads: int,
+        into: Tensor | None = None,
     ) -> Slopes | None:
-        """Return the slopes that are wanted, or None if they are not finite."""
+        """Return the slopes that are wanted, those of the weight in `into`; None if not finite."""
         slopes = Slopes(
             _innermost(tuple(x.shape)) if wanted[0] else None,
-            torch.empty(weight.shape) if wanted[1] else None,
+            (torch.empty(weight.shape) if into is None else into) if wanted[1] else None,
             torch.empty(weight.shape[0]) if wanted[2] else None,
         )
         given = (_at(each) for each in (dy, x, weight, *slopes))
@@ -107,27 +141,28 @@ def load() -> Convolutions:
 def _checked(functions: ctypes.CDLL) -> Convolutions:
     """Return the functions if they compute what double precision does, for every scheme."""
     made = Convolutions(functions)
-    for scheme, edge in ((F4, 7), (F2, 5), (TAPS, 2)):
-        away = _error(made, scheme, edge)
+    for scheme in Scheme:
+        away = _error(made, scheme, 2 if scheme in (Scheme.TAPS, Scheme.TAPS_STRIDED) else 7)
         if not away <= CLOSE:
             raise UnsupportedError(f"a compiled convolution that is wrong by {away:.1e}")
     return made
 
 
-def _error(made: Convolutions, scheme: int, edge: int) -> float:
+def _error(made: Convolutions, scheme: Scheme, edge: int) -> float:
     """Return the largest distance of outputs and slopes, as a share of their norms."""
     draw = torch.Generator().manual_seed(edge)
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw).contiguous(memory_format=torch.channels_last)
 
-    x, dy, bias = drawn(3, 20, edge, edge), drawn(3, 17, edge, edge), torch.ones(17)
-    weight = torch.randn(17, 20, 3, 3, generator=draw)
+    small, kernel = scheme.outputs(edge), scheme.kernel
+    x, dy, bias = drawn(3, 20, edge, edge), drawn(3, 17, small, small), torch.ones(17)
+    weight = torch.randn(17, 20, kernel, kernel, generator=draw)
     slopes = made.backward(scheme, dy, x, weight, (True, True, True), 1)
     ours = [made.forward(scheme, x, weight, bias, 1), *(slopes or [None] * 3)]
     theirs = [
-        torch.conv2d(x.double(), weight.double(), bias.double(), padding=1),
-        *torch_slopes(dy.double(), x.double(), weight.double(), (True, True, True)),
+        torch_convolution(scheme, x.double(), weight.double(), bias.double()),
+        *torch_slopes(scheme, dy.double(), x.double(), weight.double(), (True, True, True)),
     ]
     pairs: Any = zip(ours, theirs, strict=True)
     return max(
@@ -136,11 +171,17 @@ def _error(made: Convolutions, scheme: int, edge: int) -> float:
     )
 
 
+def torch_convolution(scheme: Scheme, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the outputs by torch's own operation."""
+    return torch.conv2d(x, weight, bias, stride=scheme.stride, padding=scheme.padding)
+
+
 def torch_slopes(
-    dy: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]
+    scheme: Scheme, dy: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor | None, ...]:
     """Return the slopes by torch's own operation, which can be differentiated once more."""
-    ones, zeros = [1, 1], [0, 0]
+    stride, padding = [scheme.stride] * 2, [scheme.padding] * 2
+    ones, zeros, mask = [1, 1], [0, 0], list(wanted)
     return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
-        *(dy, x, weight, [weight.shape[0]], ones, ones, ones, False, zeros, 1, list(wanted))
+        dy, x, weight, [weight.shape[0]], stride, padding, ones, False, zeros, 1, mask
     )

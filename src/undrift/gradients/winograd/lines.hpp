@@ -1,20 +1,37 @@
 // The transforms of Winograd's convolutions along one line, each beside its adjoint.
 //
 // A scheme says how a tile of PIXELS x PIXELS outputs is made: READ x READ inputs, which begin BEFORE
-// pixels before the tile, become IN x IN numbers, the 3 x 3 weights TAPS x TAPS, their products
-// OUT x OUT, and those the outputs. In Winograd's schemes each number is multiplied by one weight;
-// that is 36 products for 16 outputs instead of 144 in F(4x4), 16 instead of 36 for 4 in F(2x2).
+// pixels before the tile, become IN x IN numbers, the KERNEL x KERNEL weights TAPS x TAPS, their
+// products OUT x OUT, and those the outputs. `line` lists the products along one line, for images with
+// so many inputs and outputs along it. In Winograd's schemes each number is multiplied by one weight;
+// that is 36 products for 16 outputs instead of 144 in F(4x4), 16 instead of 36 for 4 in F(2x2). A
+// DIRECT scheme transforms nothing.
 //
-// Lines read by get(i) and write by put(i, value).
+// Transforms read by get(i) and write by put(i, value).
 
 namespace {
 
 #define UNROLL _Pragma("GCC unroll 6")
 
+// The numbers of a tile of which one product is made: indices along a line, or of planes.
+struct Product {
+  int out, in, tap;
+};
+
+// Each number is multiplied by the weight of the same index.
+template <int N>
+int one_to_one(Product (&list)[9]) {
+  for (int i = 0; i < N; ++i) list[i] = {i, i, i};
+  return N;
+}
+
 // F(4x4) evaluates polynomials at 0, A, -A, B, -B and infinity. With A = 5/8 and B = 3/2 its error
 // is less than half of that with the usual 1 and 2, and squares and their products are exact.
 struct Four {
-  static constexpr int PIXELS = 4, BEFORE = 1, READ = 6, IN = 6, OUT = 6, TAPS = 6;
+  static constexpr int KERNEL = 3, STRIDE = 1, PIXELS = 4, BEFORE = 1, READ = 6;
+  static constexpr int IN = 6, OUT = 6, TAPS = 6;
+  static constexpr bool DIRECT = false;
+  static int line(long, long, Product (&list)[9]) { return one_to_one<6>(list); }
   static constexpr float A = 0.625f, B = 1.5f, A2 = A * A, B2 = B * B, A3 = A2 * A, B3 = B2 * B;
   static constexpr float SUM = A2 + B2, PRODUCT = A2 * B2;
   static constexpr float AT_A = 1 / (2 * A2 * (A2 - B2)), AT_B = 1 / (2 * B2 * (B2 - A2));
@@ -100,7 +117,10 @@ struct Four {
 
 // F(2x2) evaluates at 0, 1, -1 and infinity.
 struct Two {
-  static constexpr int PIXELS = 2, BEFORE = 1, READ = 4, IN = 4, OUT = 4, TAPS = 4;
+  static constexpr int KERNEL = 3, STRIDE = 1, PIXELS = 2, BEFORE = 1, READ = 4;
+  static constexpr int IN = 4, OUT = 4, TAPS = 4;
+  static constexpr bool DIRECT = false;
+  static int line(long, long, Product (&list)[9]) { return one_to_one<4>(list); }
 
   struct Input {
     template <class Get, class Put>
@@ -161,8 +181,6 @@ struct Two {
   };
 };
 
-// Images of at most 2 x 2 pixels are one tile, in which each output is a sum over the taps that
-// meet the image. Nothing is transformed.
 template <int N>
 struct Unchanged {
   template <class Get, class Put>
@@ -171,15 +189,31 @@ struct Unchanged {
   }
 };
 
-struct Direct {
-  static constexpr int PIXELS = 2, BEFORE = 0, READ = 2, IN = 2, OUT = 2, TAPS = 3;
-  using Input = Unchanged<2>;
-  using InputBack = Unchanged<2>;
-  using Output = Unchanged<2>;
-  using OutputBack = Unchanged<2>;
-  using Weight = Unchanged<3>;
-  using WeightBack = Unchanged<3>;
+// Images of at most 2 x 2 outputs are one tile, in which each output is a sum over the taps that meet
+// the image. Nothing is transformed.
+template <int Stride>
+struct Small {
+  static constexpr int KERNEL = 3, STRIDE = Stride, PIXELS = 2, BEFORE = 0, READ = 2 * Stride;
+  static constexpr int IN = READ, OUT = 2, TAPS = 3;
+  static constexpr bool DIRECT = true;
+
+  static int line(long inputs, long outputs, Product (&list)[9]) {
+    int number = 0;
+    for (int out = 0; out < outputs; ++out)
+      for (int in = 0; in < inputs; ++in) {
+        const int tap = 1 + in - Stride * out;
+        if (tap >= 0 && tap < 3) list[number++] = {out, in, tap};
+      }
+    return number;
+  }
+
+  using Input = Unchanged<IN>;
+  using InputBack = Unchanged<IN>;
+  using Output = Unchanged<OUT>;
+  using OutputBack = Unchanged<OUT>;
 };
+
+using Direct = Small<1>;
 
 // A transform along both directions; get(i, j) and put(i, j, value).
 template <class Line, int FROM, int TO, class Get, class Put>

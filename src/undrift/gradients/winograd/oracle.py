@@ -1,8 +1,7 @@
-"""Gradients by torch, with its wide 3x3 convolutions replaced by compiled ones."""
+"""Gradients by torch, with its wide convolutions replaced by compiled ones."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,14 +19,18 @@ from undrift.gradients.winograd.convolution import (
     first_order,
 )
 from undrift.gradients.winograd.library import Convolutions, load
+from undrift.gradients.winograd.places import Places
 
 
 class _Replaced(TorchFunctionMode):
-    """Replaces calls of `torch.conv2d` in this thread, whoever makes them."""
+    """Replaces calls of `torch.conv2d` in this thread, whoever makes them.
 
-    def __init__(self, convolutions: Convolutions) -> None:
+    The parameters' slopes go where `places` has them, for which it splits the leaf.
+    """
+
+    def __init__(self, convolutions: Convolutions, places: Places) -> None:
         super().__init__()
-        self._convolutions = convolutions
+        self._convolutions, self._places = convolutions, places
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -37,8 +40,12 @@ class _Replaced(TorchFunctionMode):
             call = Call.of(*args, **kwargs)
             scheme = call.scheme()
             if scheme is not None:
-                given = call.x, call.weight, call.bias, scheme, self._convolutions
+                given = call.x, call.weight, call.bias, scheme, self._convolutions, self._places
                 return WinogradConvolution.apply(*given)  # type: ignore[no-untyped-call]
+        if func is torch.split and args[0] is self._places.leaf and first_order():
+            sizes = args[1]
+            if isinstance(sizes, list):  # as a layout of parameters splits
+                return self._places.split(sizes)
         return func(*args, **kwargs)
 
 
@@ -54,9 +61,12 @@ class Winograd(Autograd):
 
     def slope(self, f: Callable[[Vector], Tensor], x: Vector) -> Vector:
         """Return the gradient of f at x, outside of any vmap; by torch alone if not finite."""
-        with _Replaced(self.convolutions):
-            g = super().slope(f, x)
-        return g if math.isfinite(float(g.sum())) else super().slope(f, x)
+        places = Places(x.detach().requires_grad_())
+        with torch.enable_grad(), _Replaced(self.convolutions, places):
+            value = f(places.leaf)
+            with places.lending():
+                (g,) = torch.autograd.grad(value, places.leaf)
+        return g if places.is_finite(g) else super().slope(f, x)
 
 
 class Survey(NamedTuple):

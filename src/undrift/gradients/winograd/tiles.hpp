@@ -124,25 +124,40 @@ bool from_planes(const float* planes, long plane, const float* bias, float* data
   return watch.finite();
 }
 
-// Weights (out, in, 3, 3) become planes (lanes / P, others, P), for the outputs of one panel.
+// Where the weights of each tap are kept; those of a tap that no product needs are nowhere.
+struct Taps {
+  static constexpr int NOWHERE = -1;
+  int number = 0, plane[36];
+};
+
+// Weights (out, in, K, K) become planes (lanes / P, others, P), for the outputs of one panel.
 // Forward, outputs are the lanes and inputs the others; backward, it is the other way round.
 template <class S, bool FORWARD>
 void weights_into_planes(const float* weights, long out, long in, float* planes, long plane,
-                         long panel) {
-  alignas(64) float taps[P][9][P];  // other, tap, lane
+                         const Taps& at, long panel) {
+  constexpr int K2 = S::KERNEL * S::KERNEL;
+  alignas(64) float taps[P][K2][P];  // other, tap, lane
   const long others = padded(FORWARD ? in : out), a = panel * P;
   for (long b = 0; b < in; b += P) {
     std::memset(taps, 0, sizeof taps);
     for (int o = 0; o < P && a + o < out; ++o)
       for (int i = 0; i < P && b + i < in; ++i)
-        for (int k = 0; k < 9; ++k)
-          (FORWARD ? taps[i][k][o] : taps[o][k][i]) = weights[((a + o) * in + b + i) * 9 + k];
+        for (int k = 0; k < K2; ++k)
+          if (!S::DIRECT || at.plane[k] >= 0)
+            (FORWARD ? taps[i][k][o] : taps[o][k][i]) = weights[((a + o) * in + b + i) * K2 + k];
     for (int q = 0; q < P; ++q) {
       float* to = planes + (FORWARD ? a / P * others + b + q : b / P * others + a + q) * P;
-      for (int lane = 0; lane < P; lane += V)
-        square<typename S::Weight, 3, S::TAPS>(
-            [&](int i, int j) { return load(&taps[q][i * 3 + j][lane]); },
-            [&](int i, int j, vec value) { store(to + (i * S::TAPS + j) * plane + lane, value); });
+      if constexpr (S::DIRECT) {
+        for (int k = 0; k < K2; ++k)
+          if (at.plane[k] >= 0) std::memcpy(to + at.plane[k] * plane, taps[q][k], sizeof taps[q][k]);
+      } else {
+        for (int lane = 0; lane < P; lane += V)
+          square<typename S::Weight, S::KERNEL, S::TAPS>(
+              [&](int i, int j) { return load(&taps[q][i * S::KERNEL + j][lane]); },
+              [&](int i, int j, vec value) {
+                store(to + (i * S::TAPS + j) * plane + lane, value);
+              });
+      }
     }
   }
 }
@@ -150,21 +165,34 @@ void weights_into_planes(const float* weights, long out, long in, float* planes,
 // The adjoint of the above: planes (in / P, out, P) become slopes of the weights of one panel of
 // inputs. Returns whether all are finite.
 template <class S>
-bool weights_from_planes(const float* planes, long plane, long out, long in, float* slopes,
-                         long panel) {
-  alignas(64) float taps[9][P];
+bool weights_from_planes(const float* planes, long plane, const Taps& at, long out, long in,
+                         float* slopes, long panel) {
+  constexpr int K2 = S::KERNEL * S::KERNEL;
+  alignas(64) float taps[K2][P];
+  const long lanes = in - panel * P < P ? in - panel * P : P;
   Watch watch;
   for (long o = 0; o < out; ++o) {
     const float* from = planes + (panel * padded(out) + o) * P;
-    for (int lane = 0; lane < P; lane += V)
-      square<typename S::WeightBack, S::TAPS, 3>(
-          [&](int i, int j) { return load(from + (i * S::TAPS + j) * plane + lane); },
-          [&](int i, int j, vec value) {
-            watch.see(value);
-            store(&taps[i * 3 + j][lane], value);
-          });
-    for (int i = 0; i < P && panel * P + i < in; ++i)
-      for (int k = 0; k < 9; ++k) slopes[(o * in + panel * P + i) * 9 + k] = taps[k][i];
+    float* to = slopes + (o * in + panel * P) * K2;
+    if constexpr (S::DIRECT) {
+      if (at.number < K2) std::memset(to, 0, sizeof(float) * lanes * K2);
+      for (int k = 0; k < K2; ++k) {
+        if (at.plane[k] < 0) continue;
+        const float* own = from + at.plane[k] * plane;
+        for (int lane = 0; lane < P; lane += V) watch.see(load(own + lane));
+        for (int i = 0; i < lanes; ++i) to[i * K2 + k] = own[i];
+      }
+    } else {
+      for (int lane = 0; lane < P; lane += V)
+        square<typename S::WeightBack, S::TAPS, S::KERNEL>(
+            [&](int i, int j) { return load(from + (i * S::TAPS + j) * plane + lane); },
+            [&](int i, int j, vec value) {
+              watch.see(value);
+              store(&taps[i * S::KERNEL + j][lane], value);
+            });
+      for (int i = 0; i < lanes; ++i)
+        for (int k = 0; k < K2; ++k) to[i * K2 + k] = taps[k][i];
+    }
   }
   return watch.finite();
 }
