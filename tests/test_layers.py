@@ -32,6 +32,7 @@ ALLOWED = {
     "algorithms": "base comm dry models optim",
     "gradients": "base data models",
     "results": "base models",
+    "states": "base",
     "config": "base algorithms comm data fleet models optim",
     "engine.base": "base data fleet",
     "engine.processes": "base engine.base",
@@ -39,7 +40,7 @@ ALLOWED = {
     "engine.execution": "base data dry gradients engine.base engine.collectives",
     "engine.settings": "base comm data fleet gradients topology engine.base engine.execution",
     "engine.checkpoint": (
-        "base data gradients models results engine.base engine.processes engine.settings"
+        "base data gradients models results states engine.base engine.processes engine.settings"
     ),
     "engine.tuning": (
         "base comm data gradients optim topology engine.base engine.collectives engine.execution "

@@ -10,7 +10,7 @@ from tests.support.system import ROOT
 SOURCES = sorted((ROOT / "src" / "undrift").rglob("*.py"))
 VERBS = frozenset(
     """
-    Accept Add Append Apply Begin Build Call Check Choose Claim Collect Compare Compute
+    Accept Add Append Apply Begin Build Call Check Choose Claim Close Collect Compare Compute
     Convert Copy Count Create Crop Cut Declare Decode Describe Divide Do Download Draw Drop End
     Escape Evaluate Exit Fill Find Flush Give Group Grow Hear Join Keep Leave Let Link List
     Load Make Mark Merge Move Open Pass Plan Print Put Raise Read Reduce Refuse Remove

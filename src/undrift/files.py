@@ -10,6 +10,7 @@ nobody reads; the next writer in the same folder removes it when it is older tha
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import platformdirs
 
+SEAL_BYTES = 66  # of the line at the end of a sealed text, with the SHA-256 of what is above it
 STALE = 24 * 3600.0  # seconds after which no process still writes to a part
 _PART = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.part")
 # A file system that cannot flush a folder answers with one of these.
@@ -39,6 +41,19 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def seal(text: bytes) -> bytes:
+    """Return a text with a last line that has its SHA-256."""
+    return text + f"\n{hashlib.sha256(text).hexdigest()}\n".encode()
+
+
+def unseal(content: bytes, name: str) -> bytes:
+    """Return the text that was sealed, or raise `ValueError` with the name of its file."""
+    text = content[:-SEAL_BYTES]
+    if content != seal(text):
+        raise ValueError(f"{name} does not match its hash")
+    return text
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the part to write to; it replaces `path` when the block ends without an error."""
@@ -46,9 +61,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
     part = part_of(path)
     try:
         yield part
-        _sync(part)
+        flush_file(part)
         part.replace(path)
-        _sync_folder(path.parent)
+        flush_folder(path.parent)
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -68,8 +83,8 @@ def atomic_folder(path: Path, *, stale: float = STALE) -> Iterator[Path]:
         part.mkdir()
         yield part
         for file in part.iterdir():
-            _sync(file)
-        _sync_folder(part)
+            flush_file(file)
+        flush_folder(part)
         old = part_of(path)
         with suppress(FileNotFoundError):
             path.rename(old)
@@ -79,7 +94,7 @@ def atomic_folder(path: Path, *, stale: float = STALE) -> Iterator[Path]:
             with suppress(OSError):
                 old.rename(path)
             raise
-        _sync_folder(path.parent)
+        flush_folder(path.parent)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -122,12 +137,13 @@ def _remove_if_stale(path: Path, seconds: float) -> None:
             path.unlink()
 
 
-def _sync(path: Path) -> None:
+def flush_file(path: Path) -> None:
+    """Flush a file to disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Flush the names in a folder to disk, where the system can do so."""
     try:
         handle = os.open(folder, os.O_RDONLY)

@@ -74,21 +74,19 @@ class Clients:
         _check_pair((inputs, targets), "the data set")
         if len(parts) == 0:
             raise ValueError("Clients needs at least one part, got none.")
-        indices = [_indices(part, i) for i, part in enumerate(parts)]
-        for i, index in enumerate(indices):
-            if len(index) == 0:
-                raise ValueError(
-                    f"Clients needs at least one sample each, got none for client {i}."
-                )
-            if index.min() < 0 or index.max() >= len(targets):
-                raise ValueError(
-                    f"Clients needs indices below {len(targets)}, got {index.min()}..."
-                    f"{index.max()} for client {i}."
-                )
+        index, sizes = _joined(parts)
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= len(targets):
+            place = int(np.argmax((index < 0) | (index >= len(targets))))
+            i = int(np.searchsorted(np.cumsum(sizes), place, side="right"))
+            part = index[sizes[:i].sum() : sizes[: i + 1].sum()]
+            raise ValueError(
+                f"Clients needs indices below {len(targets)}, got {part.min()}...{part.max()} for "
+                f"client {i}."
+            )
         self = cls.__new__(cls)
-        sizes = np.asarray([len(index) for index in indices], dtype=np.int64)
         held = {"test": test, "validation": validation}
-        self._fill(inputs, targets, np.concatenate(indices), sizes, held, availability, prepare)
+        self._fill(inputs, targets, index, sizes, held, availability, prepare)
         return self
 
     def _fill(
@@ -164,14 +162,27 @@ class Clients:
         return self.index[self.offsets[i] : self.offsets[i + 1]]
 
 
-def _indices(part: Sequence[int] | Indices, client: int) -> Indices:
-    index = np.asarray(part)
-    if index.size and not np.issubdtype(index.dtype, np.integer):
-        raise ValueError(
-            f"Clients needs integer indices, got {index.dtype} for client {client}; "
-            "turn a mask into indices with numpy.flatnonzero."
-        )
-    return index.astype(np.int64)
+def _joined(parts: Sequence[Sequence[int] | Indices]) -> tuple[Indices, Indices]:
+    """Return all indices one after another, and how many each client has.
+
+    There may be a million parts, so each of them is looked at as little as possible.
+    """
+    arrays = [part if isinstance(part, np.ndarray) else np.asarray(part) for part in parts]
+    sizes = np.fromiter((array.size for array in arrays), np.int64, len(arrays))
+    if not sizes.all():
+        i = int(np.argmin(sizes))
+        raise ValueError(f"Clients needs at least one sample each, got none for client {i}.")
+    for dtype in {array.dtype for array in arrays}:
+        if not np.issubdtype(dtype, np.integer):
+            i = next(i for i, array in enumerate(arrays) if array.dtype == dtype)
+            raise ValueError(
+                f"Clients needs integer indices, got {dtype} for client {i}; "
+                "turn a mask into indices with numpy.flatnonzero."
+            )
+    for ndim in {array.ndim for array in arrays} - {1}:
+        i = next(i for i, array in enumerate(arrays) if array.ndim == ndim)
+        raise ValueError(f"Clients needs a list of indices, got {ndim} axes for client {i}.")
+    return np.concatenate(arrays).astype(np.int64, copy=False), sizes
 
 
 def _kind(pair: Pair) -> str:

@@ -94,10 +94,10 @@ class FederatedRun(Run):
         return dict(tap.record_fields(self.round)) if isinstance(tap, RecordingTap) else {}
 
     def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
-        states = {i: state for part in parts for i, state in part.clients.items()}
-        ids = np.array(sorted(states), dtype=np.int64)
-        own = ids[self.world.positions(ids)]
-        return replace(parts[0], clients={int(i): states[int(i)] for i in own})
+        holders = {i: part.clients for part in parts for i in part.clients}
+        ids = np.array(sorted(holders), dtype=np.int64)
+        own = ids[self.world.positions(ids)].tolist()
+        return replace(parts[0], clients={i: holders[i][i] for i in own})
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
         algorithm = resolve(self.algorithm, 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
+from collections.abc import MutableMapping
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from undrift.check import require
 from undrift.core import Vector
 from undrift.data.clients import Clients
 from undrift.engine.checkpoint import shards, store
+from undrift.engine.checkpoint.client_states import StoredStates
 from undrift.engine.checkpoint.due import SaveTimes
 from undrift.engine.checkpoint.lock import FolderLock
 from undrift.engine.plan import Planner
@@ -33,7 +35,7 @@ class Resumable(ABC):
     totals: Totals
     record: Record | None
     state: Any
-    client_states: dict[int, Any]
+    client_states: MutableMapping[int, Any]
     execution: ExecutionRecord
     world: World
     _settings: RunSettings
@@ -73,6 +75,7 @@ class Resumable(ABC):
         source = None if resume is None else Path(resume)
         if target is None and source is not None:
             self._load(source)
+            self.client_states = dict(self.client_states)  # The folder may change meanwhile.
         elif target is not None:
             try:
                 self._save_to(target, source)
@@ -99,7 +102,19 @@ class Resumable(ABC):
         if self._lock is None:
             self._lock_folder(own)
         shards.claim(target, self.world)
+        self._keep_states_in(own)
         self._checkpoint = target
+
+    def _keep_states_in(self, folder: Path) -> None:
+        """Keep the states of clients in the folder's store, where those of this run may be."""
+        states = self.client_states
+        if isinstance(states, StoredStates) and states.folder == folder / store.STATES:
+            return
+        device = self._x0.device
+        template = cache(lambda: self._templates(self._x0)[1])
+        self.client_states = store.states_in(folder, None, template, device)
+        for client in states:
+            self.client_states[client] = states[client]
 
     @cached_property
     def _saved_settings(self) -> dict[str, str]:
@@ -187,4 +202,6 @@ class Resumable(ABC):
         expected = f"rounds >= {saved.round}, those already done"
         require(saved.round <= self.rounds, "resume", expected, self.rounds)
         self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
-        self.state, self.client_states, self.record = saved.server, saved.clients, saved.record
+        self.state, self.record = saved.server, saved.record
+        own = saved.clients
+        self.client_states = own if isinstance(own, StoredStates) else dict(own)

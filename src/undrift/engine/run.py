@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -32,6 +32,7 @@ from undrift.engine.stall import StallWatch
 from undrift.errors import UndriftError
 from undrift.models.layout import sha256
 from undrift.results.record import Record, Totals
+from undrift.results.record_log import RecordLog
 
 
 class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
@@ -47,8 +48,9 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
         self.round = 0  # rounds completed
         self.totals = Totals()
         self.record: Record | None = None  # of the last round completed
-        self.records: list[Record] = []  # of the rounds that this object has run
-        self.client_states: dict[int, Any] = {}  # with a server: of clients that have taken part
+        self.records = RecordLog()  # of the rounds that this object has run
+        # With a server: of clients that have taken part, those that were saved on disk.
+        self.client_states: MutableMapping[int, Any] = {}
         self.execution = settings.execution
         self.world = executor.world  # the processes that share the work
         self._tell_workers: Callable[[str], None] = lambda command: None

@@ -19,7 +19,7 @@ from undrift.engine.evaluate import Score
 from undrift.engine.world import World
 from undrift.errors import StallWarning
 from undrift.optim.schedules import resolve
-from undrift.results.record import Record
+from undrift.results.record_log import RecordLog
 
 SHARE, EARLIEST, TESTS = 0.1, 10, 3  # of the rounds, the first round, and tests before a decision
 SAME_LOSS = 0.01  # share of the first model's loss by which a loss may differ from it
@@ -61,7 +61,7 @@ class StallWatch(ABC):
     algorithm: Any
     rounds: int
     round: int
-    records: list[Record]
+    records: RecordLog
     world: World
     _x0: Vector
     _is_decided = False

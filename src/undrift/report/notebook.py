@@ -45,7 +45,7 @@ class RunLike(Protocol):
     rounds: int
     totals: Totals
     record: Record | None
-    records: list[Record]
+    records: Sequence[Record]
 
 
 Source = RunLike | Trial | Iterable[Record] | Iterable[Trial] | Iterable[RunLike]

@@ -28,6 +28,7 @@ from undrift.errors import UndriftError
 from undrift.results.filenames import DRIFT, EARLIER
 from undrift.results.metrics import SMOOTHING_NAMES, curve
 from undrift.results.record import PeerRecord, Record, Totals
+from undrift.results.record_log import RecordLog
 from undrift.results.strictjson import dumps_exactly, loads
 
 Status = Literal["finished", "diverged", "stopped"]
@@ -147,23 +148,26 @@ class Journal:
 
     def __init__(self, folder: Path | None, name: str, trial: Trial, *, after: Record | None):
         self.trial = replace(trial, status="stopped")
-        self.records: list[Record] = []
         self.moved: str | None = None  # the name of the file with the records of an earlier start
         self._folder, self._name = folder, name
+        self._log = RecordLog()  # where nothing is written
+        self.round = 0  # the last one that is recorded, 0 for none
         if folder is None:
             return
+        kept: list[Record] = []
         if after is None:
             self.moved = self._move_earlier()
         else:
-            self.records = _kept(read_records(self._path(".jsonl"))[0], after)
-        lines = "".join(dumps_exactly(record.to_dict()) + "\n" for record in self.records)
+            kept = _kept(read_records(self._path(".jsonl"))[0], after)
+            self.round = kept[-1].round
+        lines = "".join(dumps_exactly(record.to_dict()) + "\n" for record in kept)
         write_result(self._path(".jsonl"), lines)
         self._describe()
 
     @property
-    def round(self) -> int:
-        """Return the last round that is recorded, 0 for none."""
-        return self.records[-1].round if self.records else 0
+    def records(self) -> list[Record]:
+        """Return all records, which are read from the file; memory holds none of them."""
+        return list(self._log) if self._folder is None else read_records(self._path(".jsonl"))[0]
 
     def _move_earlier(self) -> str | None:
         """Give the records of an earlier start names of their own; return that of the lines."""
@@ -179,8 +183,9 @@ class Journal:
 
     def add(self, record: Record) -> None:
         """Append a record to the file at once, or raise `RecordingError`."""
-        self.records.append(record)
         if self._folder is None:
+            self._log.append(record)
+            self.round = record.round
             return
         path = self._path(".jsonl")
         line = (dumps_exactly(record.to_dict()) + "\n").encode()
@@ -199,6 +204,7 @@ class Journal:
                 f"{path} could not be written: {error.strerror or error}; the rounds up to "
                 f"{record.round - 1} are in it, free some space and resume."
             ) from error
+        self.round = record.round
 
     def end(self, status: Status, reason: str = "", **outcome: Any) -> Trial:
         """Write how the trial ended, with totals, model_sha256 and facts, and return the trial."""

@@ -242,10 +242,11 @@ class _JobInProgress:
 
     def _begin(self) -> None:
         journal = self._journal
-        last = self._run.record and (journal.records or [self._run.record])[-1]
-        before = replace(journal.trial, records=journal.records[:-1])
+        records = journal.records
+        last = self._run.record and (records or [self._run.record])[-1]
+        before = replace(journal.trial, records=records[:-1])
         if self._drift_log is not None:
-            self._drift_log.begin(replace(journal.trial, records=journal.records))
+            self._drift_log.begin(replace(journal.trial, records=records))
         self._trackers.begin(before)
         if last is not None:
             self._trackers.add(last)

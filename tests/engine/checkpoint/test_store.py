@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import undrift as ud
 from tests.support.commands import built_run
 from undrift import testing
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS
+from undrift.engine.checkpoint import client_states
 from undrift.files import part_of
 
 SCAFFOLD = ud.Scaffold(lr=0.1)
@@ -107,6 +109,7 @@ def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         "round-00000003",
         "round-00000004",
+        "states",
     ]
 
 
@@ -119,6 +122,7 @@ def test_folders_of_other_names_are_left_alone_and_hide_no_checkpoint(tmp_path: 
         *others,
         "round-00000003",
         "round-00000004",
+        "states",
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -134,7 +138,9 @@ def test_what_was_just_written_stays_although_later_rounds_are_damaged(tmp_path:
         (tmp_path / name / "manifest.json").write_text("torn")
     run = testing.start(SCAFFOLD, rounds=8, checkpoint=tmp_path / "other")
     next(run), next(run)
-    (tmp_path / "other" / "round-00000002").rename(tmp_path / "round-00000002")
+    shutil.rmtree(tmp_path / "states")
+    for name in ("round-00000002", "states"):
+        (tmp_path / "other" / name).rename(tmp_path / name)
     with pytest.warns(UserWarning, match="is damaged"):
         again = testing.start(SCAFFOLD, rounds=8, resume=tmp_path, checkpoint=tmp_path)
     next(again)
@@ -208,6 +214,72 @@ def test_every_flipped_byte_is_found_and_the_one_before_is_used(tmp_path: Path, 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert testing.start(SCAFFOLD, resume=tmp_path).round == 4
+
+
+def segments_of_the_last_save(folder: Path) -> list[Path]:
+    """The files that only the newest checkpoint needs."""
+    newest = max(path.name for path in (folder / "states").glob("segment-*") if not path.suffix)
+    return list((folder / "states").glob(f"{newest}*"))
+
+
+def test_a_damaged_segment_is_mended_by_its_copy_and_else_the_one_before_is_used(
+    tmp_path: Path,
+) -> None:
+    end = saved(tmp_path)
+    paths = segments_of_the_last_save(tmp_path)
+    assert len(paths) == 2
+    sound = paths[0].read_bytes()
+    for position in range(0, len(sound), max(1, len(sound) // 20)):
+        damaged = sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :]
+        for path in paths:
+            path.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="round-00000004 is damaged"):
+            assert testing.start(SCAFFOLD, resume=tmp_path).round == 3
+        min(paths).write_bytes(damaged)
+        max(paths).write_bytes(sound)
+        with pytest.warns(UserWarning, match=r"does not match its hash; .*\.copy is sound"):
+            assert testing.start(SCAFFOLD, resume=tmp_path).round == 4
+        assert min(paths).read_bytes() == sound
+    for path in paths:
+        path.unlink()
+    with pytest.warns(UserWarning, match="is damaged"):
+        again = testing.start(SCAFFOLD, resume=tmp_path, checkpoint=tmp_path)
+    assert torch.equal(testing.finish(again), end)
+
+
+def test_a_save_writes_the_states_that_have_changed(tmp_path: Path) -> None:
+    options = {"participation": 3, "rounds": 40, "batch_size": 2, "work": ud.Steps(2)}
+    options["clients"] = testing.small_clients(sizes=(4,) * 60)
+    run = testing.start(SCAFFOLD, checkpoint=tmp_path, **options)
+    for _ in range(20):
+        next(run)
+    before = {path.name for path in (tmp_path / "states").iterdir()}
+    next(run)
+    new = [path for path in (tmp_path / "states").iterdir() if path.name not in before]
+    written = sum(path.stat().st_size for path in new if path.name.startswith("segment"))
+    assert len(run.client_states) > 30
+    assert 0 < written < 2 * 3 * (run.x.nbytes + 64)
+    resumed = testing.start(SCAFFOLD, resume=tmp_path, **options)
+    assert sorted(resumed.client_states) == sorted(run.client_states)
+    assert torch.equal(testing.finish(resumed), testing.finish(run))
+
+
+def test_states_beyond_the_memory_go_to_disk_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_states, "LIMIT", 1000)
+    run = testing.start(SCAFFOLD, rounds=6, checkpoint=tmp_path, checkpoint_every=None)
+    for _ in range(4):
+        next(run)
+    assert sum(path.stat().st_size for path in (tmp_path / "states").iterdir()) == 0, "in a buffer"
+    assert run.save()
+    assert run.client_states._memory == {}
+    plain = testing.start(SCAFFOLD, rounds=6)
+    whole = testing.finish(plain)
+    resumed = testing.start(SCAFFOLD, rounds=6, checkpoint=tmp_path / "new", resume=tmp_path)
+    assert torch.equal(testing.finish(resumed), whole)
+    assert torch.equal(testing.finish(run), whole)
+    assert all(torch.equal(run.client_states[i], s) for i, s in plain.client_states.items())
 
 
 def test_only_damaged_checkpoints_are_an_error(tmp_path: Path) -> None:

@@ -3,16 +3,16 @@
 A run needs nothing but its state to go on, since all randomness is keyed by the round. A checkpoint
 is a folder `round-00000012` that appears by one rename and disappears by one; a kill at any moment
 leaves the previous ones. The last two are kept, and a damaged one is passed over for the one before
-it. Folders of other names are nobody's business here.
+it. Folders of other names are nobody's business here. States of clients are in the folder `states`,
+a store of which a checkpoint names a version, so that a save writes only those that have changed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,17 +26,21 @@ from torch import Tensor
 from undrift import tree
 from undrift.core import Vector
 from undrift.data.clients import Clients
+from undrift.engine.checkpoint.client_states import StoredStates
 from undrift.engine.plan import Planner
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import CheckpointError
-from undrift.files import atomic_folder, remove_folder
+from undrift.files import atomic_folder, remove_folder, seal, unseal
 from undrift.gradients.task import Task
 from undrift.models.layout import raw_bytes
 from undrift.results.record import Record, Totals
 from undrift.results.strictjson import dumps_exactly, loads
+from undrift.states.manifest import Segment
+from undrift.states.store import SegmentStore
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
+STATES = "states"  # the folder of the clients' states
 _NAME = re.compile(r"round-(\d{8})")
 
 
@@ -47,7 +51,7 @@ class Snapshot:
     round: int  # rounds completed
     x0: Vector
     server: Any
-    clients: dict[int, Any]
+    clients: Mapping[int, Any]
     totals: Totals
     record: Record | None  # of that round: a kill may come before the caller has seen it
     settings: dict[str, str]  # what must be the same when the run goes on
@@ -93,21 +97,41 @@ def without_addresses(settings: dict[str, str]) -> dict[str, str]:
 
 def write(folder: Path, snapshot: Snapshot) -> Path:
     """Save a snapshot atomically; on failure the earlier checkpoints are as they were."""
-    final = _path(folder, snapshot.round)
+    final, states = _path(folder, snapshot.round), snapshot.clients
+    if not isinstance(states, StoredStates):
+        states = StoredStates.of(folder / STATES, states)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        version = states.commit()
         payload = save(_flatten(snapshot))
         # No other process writes to this folder, so every part in it was left by a kill.
         with atomic_folder(final, stale=0) as part:
             (part / "state.safetensors").write_bytes(payload)
-            (part / "manifest.json").write_bytes(_manifest(snapshot, payload))
+            (part / "manifest.json").write_bytes(_manifest(snapshot, payload, version))
+        # Later rounds are damaged or of a run that was stopped; this one will write them again.
+        earlier = [round for round in saved_rounds(folder) if round < snapshot.round]
+        for round in earlier[KEPT - 1 :]:
+            remove_folder(_path(folder, round))
+        states.forget(keep=_versions(folder))
     except OSError as error:
         raise unwritable(folder, error) from error
-    # Later rounds are damaged or of a run that was stopped; this one will write them again.
-    earlier = [round for round in saved_rounds(folder) if round < snapshot.round]
-    for round in earlier[KEPT - 1 :]:
-        remove_folder(_path(folder, round))
     return final
+
+
+def states_in(
+    folder: Path, version: int | None, template: Callable[[], Any], device: torch.device
+) -> StoredStates:
+    """Return the states of clients in a folder of checkpoints, at a version of their store."""
+    return StoredStates(SegmentStore(folder / STATES, version), template, device)
+
+
+def _versions(folder: Path) -> set[int]:
+    """Return the versions of the clients' states that the checkpoints of a folder need."""
+    versions = set()
+    for round in saved_rounds(folder):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # A damaged one needs none.
+            versions.add(int(_read_manifest(_path(folder, round))["states"]))
+    return versions
 
 
 def unwritable(folder: Path, error: OSError) -> CheckpointError:
@@ -126,27 +150,28 @@ def saved_rounds(folder: Path) -> list[int]:
 
 def sound_rounds(folder: Path) -> list[int]:
     """Return the rounds whose checkpoint is as it was written, the newest first."""
-    sound = []
+    rounds, segments = [], set[Segment]()
     for round in saved_rounds(folder):
         path = _path(folder, round)
         try:
-            _verified(path)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            manifest, _ = _verified(path)
+            if manifest["states"] is not None:
+                SegmentStore.verify(folder / STATES, manifest["states"], segments)
+        except (OSError, ValueError, KeyError, SafetensorError, CheckpointError) as error:
             warnings.warn(
                 f"Checkpoint {path.name} is damaged ({error}); trying the one before.", stacklevel=2
             )
         else:
-            sound.append(round)
-    return sound
+            rounds.append(round)
+    return rounds
 
 
 def recorded_execution(folder: Path) -> ExecutionRecord | None:
     """Return how the run was executed that saved here; None where no sound manifest tells."""
     for round in saved_rounds(folder):
-        with suppress(OSError):
-            content = (_path(folder, round) / "manifest.json").read_bytes()
-            text, seal = content[:-_SEAL], content[-_SEAL:]
-            if seal == _seal(text) and (fields := json.loads(text).get("execution")):
+        with suppress(OSError, ValueError):
+            fields = _read_manifest(_path(folder, round)).get("execution")
+            if fields:
                 return ExecutionRecord.from_dict(fields)
     return None
 
@@ -163,7 +188,7 @@ def read(
     """Return the checkpoint of a round; `templates(x0)` gives empty server and client states."""
     manifest, tensors = _verified(_path(folder, round))
     _require_same_settings(manifest["settings"], settings)
-    return _restore(manifest, tensors, templates, record_type, device)
+    return _restore(folder, manifest, tensors, templates, record_type, device)
 
 
 def _path(folder: Path, round: int) -> Path:
@@ -173,13 +198,11 @@ def _path(folder: Path, round: int) -> Path:
 def _flatten(snapshot: Snapshot) -> dict[str, Tensor]:
     named = {"x0": snapshot.x0}
     named |= {f"server/{k}": v for k, v in tree.named_leaves(snapshot.server).items()}
-    for i, state in snapshot.clients.items():
-        named |= {f"client/{i}/{k}": v for k, v in tree.named_leaves(state).items()}
     # Clones, because safetensors refuses tensors that share memory, as equal states may.
     return {name: leaf.detach().cpu().clone().contiguous() for name, leaf in named.items()}
 
 
-def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
+def _manifest(snapshot: Snapshot, payload: bytes, states: int | None) -> bytes:
     body = {
         "format": FORMAT,
         "round": snapshot.round,
@@ -187,25 +210,18 @@ def _manifest(snapshot: Snapshot, payload: bytes) -> bytes:
         "record": snapshot.record and snapshot.record.to_dict(),
         "settings": snapshot.settings,
         "execution": snapshot.execution and snapshot.execution.to_dict(),
+        "states": states,
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
-    text = dumps_exactly(body, indent=1, sort_keys=True).encode()
-    return text + _seal(text)
+    return seal(dumps_exactly(body, indent=1, sort_keys=True).encode())
 
 
-_SEAL = 66  # a line with the hash of what is above it
-
-
-def _seal(text: bytes) -> bytes:
-    return f"\n{hashlib.sha256(text).hexdigest()}\n".encode()
+def _read_manifest(path: Path) -> dict[str, Any]:
+    return dict(loads(unseal((path / "manifest.json").read_bytes(), "its manifest")))
 
 
 def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    content = (path / "manifest.json").read_bytes()
-    text, seal = content[:-_SEAL], content[-_SEAL:]
-    if seal != _seal(text):
-        raise ValueError("its manifest does not match its hash")
-    manifest: dict[str, Any] = loads(text)
+    manifest = _read_manifest(path)
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, this version reads {FORMAT}")
     payload = (path / "state.safetensors").read_bytes()
@@ -224,6 +240,7 @@ def _require_same_settings(saved: dict[str, str], current: dict[str, str]) -> No
 
 
 def _restore(
+    folder: Path,
     manifest: dict[str, Any],
     tensors: dict[str, Tensor],
     templates: Callable[[Vector], tuple[Any, Any]],
@@ -233,17 +250,12 @@ def _restore(
     named = {name: leaf.to(device) for name, leaf in tensors.items()}
     x0 = named.pop("x0")
     server, client = templates(x0)
-
-    def fill(template: Any, prefix: str) -> Any:
-        paths = tree.named_leaves(template)
-        return tree.with_leaves(template, [named[f"{prefix}/{path}"] for path in paths])
-
-    ids = {int(name.split("/")[1]) for name in named if name.startswith("client/")}
+    leaves = [named[f"server/{path}"] for path in tree.named_leaves(server)]
     return Snapshot(
         manifest["round"],
         x0,
-        fill(server, "server"),
-        {i: fill(client, f"client/{i}") for i in sorted(ids)},
+        tree.with_leaves(server, leaves),
+        states_in(folder, manifest["states"], lambda: client, device),
         Totals(**manifest["totals"]),
         record_type(**manifest["record"]) if manifest["record"] else None,
         manifest["settings"],

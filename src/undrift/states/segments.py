@@ -1,0 +1,264 @@
+"""Segments: files to which records of clients' states are appended until they are sealed.
+
+A record is a header (the client, the number of its form, a checksum of the state) and the state. At
+the end of a segment stands its index: the clients, and where their records begin. Every segment is
+written twice, because several versions share it: damage to one file must not take all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.files import write_atomic
+from undrift.states.encoding import Form, form_bytes
+from undrift.states.manifest import Segment
+
+_HEADER = struct.Struct("<qII")
+_BUFFER = 4 * 2**20  # bytes that are gathered before they are written
+_OPEN_FILES = 16  # that are kept open for reading
+_CHUNK = 8 * 2**20  # bytes that are hashed at a time
+
+
+class StateRecord(NamedTuple):
+    """Holds a client's state as bytes, with the number of its form."""
+
+    client: int
+    form: int
+    state: bytearray
+
+
+def copies_of(folder: Path, number: int) -> tuple[Path, Path]:
+    """Return the two files of a segment."""
+    name = f"segment-{number:08d}"
+    return folder / name, folder / f"{name}.copy"
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Return the numbers of all segments in a folder, complete or not."""
+    names = (path.name.removesuffix(".copy") for path in folder.glob("segment-*"))
+    digits = (name.removeprefix("segment-") for name in names)
+    return sorted({int(text) for text in digits if text.isdecimal() and len(text) == 8})
+
+
+class _Written(NamedTuple):
+    """Holds how far a segment is written; it is replaced as one, so that a signal tears nothing."""
+
+    length: int
+    digest: hashlib._Hash
+    buffer: bytearray
+
+
+class SegmentWriter:
+    """Appends records to both files of a segment; what is not sealed counts for nothing."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.number = number
+        self._files: list[int] = []
+        self._written = _Written(0, hashlib.sha256(), bytearray())
+        self._index: list[tuple[int, int]] = []
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        for path in copies_of(folder, number):
+            self._files.append(os.open(path, flags, 0o644))
+
+    @property
+    def length(self) -> int:
+        """Return the bytes of all records."""
+        return self._written.length + len(self._written.buffer)
+
+    def append(self, client: int, form: int, state: bytes | bytearray) -> int:
+        """Append a record and return where it begins."""
+        begin = self.length
+        self._written.buffer.extend(_HEADER.pack(client, form, zlib.crc32(state)) + state)
+        self._index.append((client, begin))
+        if len(self._written.buffer) >= _BUFFER:
+            self._drain()
+        return begin
+
+    def read(self, begin: int, length: int) -> bytearray:
+        """Return bytes that were appended."""
+        done = self._written.length
+        if begin >= done:
+            return self._written.buffer[begin - done : begin - done + length]
+        return bytearray(os.pread(self._files[0], length, begin))
+
+    def seal(self) -> Segment:
+        """Write the index, flush both files to disk and return the segment."""
+        table = np.array(self._index, dtype="<i8").reshape(-1, 2)
+        index = np.ascontiguousarray(table.T).tobytes()
+        self._drain()
+        length, digest, _ = self._written
+        digest = digest.copy()
+        digest.update(index)
+        for file in self._files:
+            _write_at(file, index, length)
+            os.fsync(file)
+        return Segment(
+            number=self.number,
+            records=len(self._index),
+            bytes=length + len(index),
+            sha256=digest.hexdigest(),
+            index_sha256=hashlib.sha256(index).hexdigest(),
+        )
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        while self._files:
+            os.close(self._files.pop())
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _drain(self) -> None:
+        """Write the buffer to both files."""
+        length, digest, buffer = self._written
+        if buffer:
+            digest = digest.copy()
+            digest.update(buffer)
+            for file in self._files:
+                _write_at(file, buffer, length)
+            self._written = _Written(length + len(buffer), digest, bytearray())
+
+
+def _write_at(file: int, content: bytes | bytearray, place: int) -> None:
+    view = memoryview(content)
+    while view:
+        done = os.pwrite(file, view, place)
+        view, place = view[done:], place + done
+
+
+class SegmentReader:
+    """Reads records of complete segments, of which a few files are kept open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: OrderedDict[Path, int] = OrderedDict()
+
+    def read(self, number: int, begin: int, forms: Sequence[Form], length: int) -> StateRecord:
+        """Return the record that begins there, from the first of two files in which it is sound.
+
+        `length` is how long its state is expected to be, which saves a second read.
+        """
+        wrong = ValueError("")
+        for path in copies_of(self._folder, number):
+            try:
+                return self._read(path, begin, forms, length)
+            except (OSError, ValueError) as error:
+                wrong = ValueError(f"{path.name} is damaged at byte {begin} ({error})")
+        raise wrong
+
+    def _read(self, path: Path, begin: int, forms: Sequence[Form], length: int) -> StateRecord:
+        file = self._file(path)
+        size = os.fstat(file).st_size
+        content = os.pread(file, _HEADER.size + length, begin)
+        if len(content) < _HEADER.size:
+            raise ValueError("its record is missing")
+        record = parse(content, forms)
+        if record is None:  # The state is longer than expected.
+            full = form_bytes(forms[_HEADER.unpack_from(content)[1]])
+            if begin + _HEADER.size + full > size:
+                raise ValueError("its record is cut off")
+            record = parse(os.pread(file, _HEADER.size + full, begin), forms)
+        if record is None:
+            raise ValueError("its record is cut off")
+        return record
+
+    def _file(self, path: Path) -> int:
+        if path in self._files:
+            self._files.move_to_end(path)
+            return self._files[path]
+        if len(self._files) >= _OPEN_FILES:
+            os.close(self._files.popitem(last=False)[1])
+        self._files[path] = os.open(path, os.O_RDONLY)
+        return self._files[path]
+
+    def close(self) -> None:
+        """Close all files; reading opens them again."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def parse(content: bytes | bytearray | memoryview, forms: Sequence[Form]) -> StateRecord | None:
+    """Return the record at the head of `content`, None where its state is not all there."""
+    client, form, checksum = _HEADER.unpack_from(content)
+    if form >= len(forms):
+        raise ValueError("its record has a form that nobody has described")
+    end = _HEADER.size + form_bytes(forms[form])
+    if len(content) < end:
+        return None
+    state = bytearray(content[_HEADER.size : end])
+    if zlib.crc32(state) != checksum:
+        raise ValueError("its record does not match its checksum")
+    return StateRecord(client, form, state)
+
+
+def read_index(folder: Path, segment: Segment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the clients of a segment's records and where these begin, or raise `ValueError`."""
+    reasons = []
+    for path in copies_of(folder, segment.number):
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != segment.bytes:
+                    raise ValueError(f"it has {size} bytes, {segment.bytes} were written")
+                file.seek(segment.bytes - segment.index_bytes)
+                index = file.read(segment.index_bytes)
+            if hashlib.sha256(index).hexdigest() != segment.index_sha256:
+                raise ValueError("its index does not match its hash")
+        except (OSError, ValueError) as error:
+            reasons.append(f"{path.name}: {error}")
+            continue
+        clients, begins = np.frombuffer(index, dtype="<i8").reshape(2, -1).astype(np.int64)
+        last = segment.bytes - segment.index_bytes - _HEADER.size
+        if len(begins) and not (begins.min() >= 0 and begins.max() <= last):
+            raise ValueError(f"{path.name} has an index that points outside of it")
+        return clients, begins
+    raise ValueError("; ".join(reasons))
+
+
+def verify(folder: Path, segment: Segment) -> list[str]:
+    """Raise `ValueError` unless one of the segment's files is as written; mend the other by it.
+
+    Return a sentence on each file that was not.
+    """
+    paths = copies_of(folder, segment.number)
+    damaged = {}
+    for path in paths:
+        wrong = _difference(path, segment)
+        if wrong:
+            damaged[path] = wrong
+    if len(damaged) == len(paths):
+        raise ValueError("; ".join(f"{path.name}: {why}" for path, why in damaged.items()))
+    sound = next(path for path in paths if path not in damaged)
+    for path in damaged:
+        with suppress(OSError):  # Readers use the sound file where this one cannot be replaced.
+            write_atomic(path, sound.read_bytes())
+    return [f"{path.name}: {why}; {sound.name} is sound" for path, why in damaged.items()]
+
+
+def _difference(path: Path, segment: Segment) -> str:
+    """Return in words how a file differs from what was written, "" if it does not."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != segment.bytes:
+                return f"it has {size} bytes, {segment.bytes} were written"
+            digest = hashlib.sha256()
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return "" if digest.hexdigest() == segment.sha256 else "it does not match its hash"
