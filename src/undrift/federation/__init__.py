@@ -3,6 +3,16 @@
 from undrift.federation.centre import Centre, SiteScore
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.site import Site
+from undrift.federation.sockets import SiteServer, SocketTransport
 from undrift.federation.transport import InProcess, SiteTransport
 
-__all__ = ["Centre", "FederatedExperiment", "InProcess", "Site", "SiteScore", "SiteTransport"]
+__all__ = [
+    "Centre",
+    "FederatedExperiment",
+    "InProcess",
+    "Site",
+    "SiteScore",
+    "SiteServer",
+    "SiteTransport",
+    "SocketTransport",
+]

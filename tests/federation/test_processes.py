@@ -1,0 +1,196 @@
+"""Sites and centre as real processes over Unix sockets: killed, cut off, slow, and refused."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import undrift as ud
+from tests.support.federation import NAMES, experiment, own
+from tests.support.system import ROOT
+from undrift.errors import UndriftError
+from undrift.federation import Centre, Site, SiteServer, SocketTransport
+from undrift.federation.frames import FrameError, receive_frame, send_frame
+from undrift.federation.messages import Refusal, decode
+
+PATIENCE = 120.0  # seconds for a process to start on a busy machine
+SITES = 2
+
+
+class Federation:
+    """Starts, kills and watches the processes of a federation in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.lines: list[str] = []
+
+    def start(self, name: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.jobs.federation", *map(str, arguments)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self.processes[name] = process
+        return process
+
+    def site(self, i: int) -> None:
+        process = self.start(f"site{i}", "site", self.folder, i)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    def centre(self, deadline: float = 60.0) -> Iterator[str]:
+        process = self.start("centre", "centre", self.folder, deadline)
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.append(line.strip())
+            yield line.strip()
+
+    def kill(self, name: str) -> None:
+        process = self.processes[name]
+        process.kill()
+        process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for name in self.processes:
+            self.kill(name)
+        self.processes.clear()
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    started = Federation(tmp_path)
+    yield started
+    started.close()
+
+
+@cache
+def expected() -> str:
+    pool = ud.Clients([own(i)[0] for i in range(SITES)], prepare=own(0).prepare)
+    described = experiment(ud.Scaffold(lr=0.1))
+    run = ud.simulate(
+        described.algorithm,
+        described.model,
+        pool,
+        mode="loop",
+        kernels=False,
+        loss=described.loss,
+        work=ud.Steps(3),
+        batch_size=20,
+        rounds=6,
+        seed=3,
+    )
+    list(run)
+    return run.model_sha256
+
+
+def test_all_processes_killed_at_once_end_with_the_same_hash(federation: Federation) -> None:
+    for i in range(SITES):
+        federation.site(i)
+    assert "round 3 clients 2" in federation.centre()  # which reads no further
+    federation.close()
+    for i in range(SITES):
+        federation.site(i)
+    assert list(federation.centre())[-1] == f"sha256 {expected()}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("round", [1, 3, 5])
+def test_a_site_that_is_killed_and_started_again_ends_with_the_same_hash(
+    federation: Federation, round: int
+) -> None:
+    for i in range(SITES):
+        federation.site(i)
+    for line in federation.centre():
+        if line == f"round {round} clients 2":
+            federation.kill("site1")
+            federation.site(1)
+    assert federation.lines[-1] == f"sha256 {expected()}"
+
+
+def test_a_site_that_is_too_slow_is_left_out(tmp_path: Path) -> None:
+    described = experiment(ud.FedAvg(lr=0.1), rounds=1)
+    site = Site(described, own(0), tmp_path / "state", name=NAMES[0])
+    server = SiteServer(site, tmp_path / "sockets" / f"{NAMES[0]}.sock")
+    stop = threading.Event()
+    slow = threading.Event()
+    answer = site.answer
+
+    def answer_slowly(message: object) -> object:
+        if slow.is_set():
+            time.sleep(1.0)
+        return answer(message)  # type: ignore[arg-type]
+
+    site.answer = answer_slowly  # type: ignore[method-assign, assignment]
+    thread = threading.Thread(target=server.serve, args=(stop.is_set,))
+    thread.start()
+    try:
+        transport = SocketTransport(tmp_path / "sockets", deadline=PATIENCE)
+        centre = Centre(described, transport)
+        before = centre.x.clone()
+        slow.set()
+        transport._deadline = 0.3
+        record = next(centre)
+        assert record.clients == 0
+        assert centre.left_out == {NAMES[0]: "no reply"}
+        assert torch.equal(centre.x, before)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_socket_is_its_owners_alone(tmp_path: Path) -> None:
+    described = experiment(ud.FedAvg(lr=0.1))
+    site = Site(described, own(0), tmp_path / "state", name=NAMES[0])
+    server = SiteServer(site, tmp_path / "sockets" / "a.sock")
+    try:
+        assert stat.S_IMODE((tmp_path / "sockets" / "a.sock").stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "sockets").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+        with pytest.raises(UndriftError, match="on which another process answers"):
+            SiteServer(site, tmp_path / "sockets" / "a.sock")
+    finally:
+        server.close()
+
+
+def test_a_site_answers_garbage_with_a_refusal(tmp_path: Path) -> None:
+    described = experiment(ud.FedAvg(lr=0.1))
+    site = Site(described, own(0), tmp_path / "state", name=NAMES[0])
+    server = SiteServer(site, tmp_path / "a.sock")
+    stop = threading.Event()
+    thread = threading.Thread(target=server.serve, args=(stop.is_set,))
+    thread.start()
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(tmp_path / "a.sock"))
+            send_frame(connection, b"no message")
+            assert isinstance(decode(receive_frame(connection)).header, Refusal)
+        with socket.socket(socket.AF_UNIX) as connection:  # a length that nobody will send
+            connection.connect(str(tmp_path / "a.sock"))
+            connection.sendall((2**60).to_bytes(8, "little"))
+            assert connection.recv(1) == b""
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_frame_is_read_whole_or_not_at_all() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        send_frame(left, b"abc")
+        assert receive_frame(right) == b"abc"
+        left.sendall((10).to_bytes(8, "little") + b"short")
+        left.close()
+        with pytest.raises(FrameError, match="got the end of the connection"):
+            receive_frame(right)
