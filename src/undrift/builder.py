@@ -1,7 +1,8 @@
 """Compiles a source into a library, once: libraries are kept in the user's cache.
 
 A library's name is a digest of all it depends on: the source, the compiler and the processor. It is
-loaded only if its content is what the compiler wrote. It appears by one rename, so several
+loaded only if its content is what the compiler wrote, and if nobody but this user and root can have
+written it; else it is built where nobody else can write. It appears by one rename, so several
 processes may build the same library at the same time.
 """
 
@@ -14,6 +15,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -27,6 +29,8 @@ from undrift.files import user_cache, write_atomic
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 COMPILER_SECONDS = 300  # after which a compilation has failed
+_USER: int = getattr(os, "getuid", lambda: 0)()  # Windows has none, and its modes tell nothing.
+_OWNERS = (0, _USER)  # root may write everywhere anyway
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # one for each library
@@ -120,18 +124,43 @@ def _digest(library: Path) -> str:
 
 
 def _is_intact(library: Path) -> bool:
-    """Return whether the library exists and is what the compiler wrote."""
+    """Return whether the library exists, is ours, and is what the compiler wrote."""
     with suppress(OSError, ValueError):
+        if not (_is_private(library.parent) and _is_ours(library)):
+            return False
         written = json.loads(_digest_file(library).read_text(encoding="utf-8"))
         return isinstance(written, dict) and written.get("digest") == _digest(library)
     return False
 
 
+def _is_private(folder: Path) -> bool:
+    """Return whether others can neither write to the folder nor put another in its place."""
+    above = folder.parent.stat()
+    replaceable = bool(above.st_mode & stat.S_IWOTH) and not above.st_mode & stat.S_ISVTX
+    return _is_ours(folder) and above.st_uid in _OWNERS and not replaceable
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether the path belongs to this user or root, who alone may write to it."""
+    status = path.lstat()
+    return status.st_uid in _OWNERS and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def _keep(compiled: Path, cached: Path) -> Path:
-    """Copy a compiled library into the cache with its digest, and return its place there."""
-    cached.parent.mkdir(parents=True, exist_ok=True)
+    """Copy a compiled library into the cache with its digest, and return its place there.
+
+    It stays where it is if others can write to the folder of libraries.
+    """
+    folder = cached.parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid == _USER and not folder.is_symlink():
+        folder.chmod(0o700)
+    if not _is_private(folder):
+        return compiled
     # A reader between the two writes sees a digest that does not fit, and builds again.
     write_atomic(cached, compiled.read_bytes())
+    cached.chmod(0o600)
     write_atomic(_digest_file(cached), json.dumps({"digest": _digest(compiled)}))
     return cached
 

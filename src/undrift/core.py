@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from undrift import tree
 
 Vector = Tensor  # flat parameters, (D,)
+# Why methods with duals need the mean, for `Federated.needs_mean`.
+DUALS_NEED_MEAN = (
+    "clients keep duals whose weighted mean the server follows, and another rule would part the two"
+)
 
 S = TypeVar("S")  # server state
 B = TypeVar("B")  # broadcast
@@ -133,6 +137,11 @@ class Federated(ABC, Generic[S, B, C, U]):
     @property
     def stall_cause(self) -> str:
         """Return what besides lr may keep the model at its start, with a remedy; "" if nothing."""
+        return ""
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads, "" if one may."""
         return ""
 
     def check(self, model: nn.Module) -> None:

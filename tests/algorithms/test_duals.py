@@ -149,7 +149,7 @@ SAME_ANYWHERE = {
     ),
     "FedPD(p=0) = FedSpeed over participants": (
         FedPD(lr=0.3, eta=2.5, start="server"),
-        FedSpeed(lr=0.3, lam=2.5, perturbation=False, aggregation="participants"),
+        FedSpeed(lr=0.3, lam=2.5, perturbation=False, average="participants"),
     ),
     "FedDC without correction = FedDyn": (
         WithoutCorrection(lr=0.3, alpha=0.4),

@@ -37,7 +37,7 @@ METHODS = [
     Scaffold(lr=0.3),
     Scaffold(lr=0.3, option="I"),
     FedSpeed(lr=0.3, lam=2.0),
-    FedSpeed(lr=0.3, lam=2.0, aggregation="participants"),
+    FedSpeed(lr=0.3, lam=2.0, average="participants"),
     FedACG(lr=0.3, lam=0.6, beta=0.4),
     FedaGrac(lr=0.3),
     FedaGrac(lr=0.3, lam=0.5, scheme="first", local_reference="sent", nu_scope="all"),
@@ -98,7 +98,7 @@ def test_schemes_differ_when_steps_do(on: Runner) -> None:
 
 def test_fedspeed_aggregates_alike_when_all_take_part(on: Runner) -> None:
     one, other = (
-        on(FedSpeed(lr=0.3, lam=2.0, aggregation=rule), weighting=UNEQUAL)
+        on(FedSpeed(lr=0.3, lam=2.0, average=rule), weighting=UNEQUAL)
         for rule in ("all", "participants")
     )
     assert distance(one.x, other.x) < TIGHT
@@ -125,16 +125,16 @@ def test_first_round_has_no_correction_yet(one: Any, other: Any, on: Runner) -> 
 
 
 @pytest.mark.parametrize("cohort", [[0, 1, 2, 3], [1, 3]], ids=["full", "partial"])
-@pytest.mark.parametrize("aggregation", ["all", "participants"])
+@pytest.mark.parametrize("average", ["all", "participants"])
 @pytest.mark.wide(daily=on_the_stacked_net)
 def test_first_round_of_fedspeed_is_fedprox_with_the_server_moving_further(
-    aggregation: Any, cohort: list[int], on: Runner
+    average: Any, cohort: list[int], on: Runner
 ) -> None:
     """Twice as far, but only by the cohort's share of the duals if these are everybody's."""
     speed, prox = {}, {}
     options = {"rounds": 1, "participation": [cohort], "weighting": UNEQUAL}
     one = on(
-        FedSpeed(lr=0.3, lam=2.5, alpha=0, aggregation=aggregation),
+        FedSpeed(lr=0.3, lam=2.5, alpha=0, average=average),
         tap=lambda up: speed.update({up.client: up.upload}),
         **options,
     )
@@ -142,8 +142,8 @@ def test_first_round_of_fedspeed_is_fedprox_with_the_server_moving_further(
         FedProx(lr=0.3, mu=0.4), tap=lambda up: prox.update({up.client: up.upload}), **options
     )
     assert sorted(speed) == sorted(prox) == cohort
-    sent = 2 if aggregation == "participants" else 1
-    moved = 2 if aggregation == "participants" else 1 + sum(UNEQUAL[i] for i in cohort)
+    sent = 2 if average == "participants" else 1
+    moved = 2 if average == "participants" else 1 + sum(UNEQUAL[i] for i in cohort)
     for i in cohort:
         assert distance(speed[i], sent * prox[i]) < TIGHT
         assert distance(one.client_states[i], -prox[i] / 2.5) < TIGHT

@@ -438,10 +438,10 @@ def test_fedspeed_is_gradient_descent_in_the_sequence_of_equation_five(algorithm
 
 @weights
 @work
-@pytest.mark.parametrize("aggregation", ["all", "participants"])
-def test_fedspeed_extrapolates_the_means_of_the_local_models(aggregation, w, k):
+@pytest.mark.parametrize("average", ["all", "participants"])
+def test_fedspeed_extrapolates_the_means_of_the_local_models(average, w, k):
     """x_{t+1} = 2 y_t - y_{t-1} for the means y_t of the local models, when everybody is there."""
-    algorithm = ud.FedSpeed(lr=0.4, lam=1.5, rho=0.2, aggregation=aggregation)
+    algorithm = ud.FedSpeed(lr=0.4, lam=1.5, rho=0.2, average=average)
     run = run_from_start(algorithm, rounds=6, k=k, w=w)
     x, duals, before = run.x, held(run), run.x
     for _ in run:
@@ -484,10 +484,10 @@ def test_fedspeed_over_all_clients_converges_where_over_participants_it_stalls(w
     """At x* the dual of client i is grad F_i(x*), whose mean over a cohort is not zero."""
     lam, rounds, optimum = 1.0, 130, PROBLEM.optimum(w)
     errors = {}
-    for aggregation in ("all", "participants"):
-        algorithm = ud.FedSpeed(lr=0.6, lam=lam, perturbation=False, aggregation=aggregation)
+    for average in ("all", "participants"):
+        algorithm = ud.FedSpeed(lr=0.6, lam=lam, perturbation=False, average=average)
         run = run_from_start(algorithm, rounds=rounds, k=3, w=w, participation=2, mode="loop")
-        errors[aggregation] = (models(run) - optimum).norm(dim=1)
+        errors[average] = (models(run) - optimum).norm(dim=1)
     floors = []
     for cohort in itertools.combinations(range(N), 2):
         share = torch.tensor([w[i] if i in cohort else 0.0 for i in range(N)], dtype=A.dtype)
@@ -741,7 +741,7 @@ COSTS = [  # vectors down, vectors up, scalars down, gradients a step
     (ud.FedACG(lr=0.1), 1, 1, 0, 1),
     (ud.Scaffold(lr=0.1), 2, 2, 0, 1),
     (ud.FedSpeed(lr=0.1), 1, 1, 0, 2),
-    (ud.FedSpeed(lr=0.1, aggregation="participants"), 1, 1, 0, 2),
+    (ud.FedSpeed(lr=0.1, average="participants"), 1, 1, 0, 2),
     (ud.FedSpeed(lr=0.1, perturbation=False), 1, 1, 0, 1),
     (ud.FedaGrac(lr=0.1), 2, 2, 1, 1),
     (ud.FedaGrac(lr=0.1, scheme="reverse"), 2, 2, 1, 1),

@@ -35,7 +35,7 @@ METHODS = [
     ud.FedNova(lr=0.1, rho=0.9),
     ud.FedPD(lr=0.1, p=0.5, coin=1),
     ud.FedPD(lr=0.1, start="server"),
-    ud.FedSpeed(lr=0.1, aggregation="participants"),
+    ud.FedSpeed(lr=0.1, average="participants"),
     ud.Scaffold(lr=0.1, option="I"),
     ud.Accelerated(ud.FedProx(lr=0.1)),
     ud.Compressed(ud.FedACG(lr=0.1), ud.ScaledSign(), error_feedback=True),

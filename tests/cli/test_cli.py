@@ -47,7 +47,7 @@ def test_run_writes_records_and_prints_json_last(call, tmp_path: Path, method: s
 def test_flags_come_from_the_fields(call, tmp_path: Path) -> None:
     code, out, err = call(
         "run", "FedSpeed", *TINY, "--out", str(tmp_path / "x"), "--json",
-        "--lr", "exponential(0.1, 0.9)", "--lam", "5", "--no-perturbation", "--aggregation",
+        "--lr", "exponential(0.1, 0.9)", "--lam", "5", "--no-perturbation", "--average",
         "participants", "--participation", "3", "--seed", "7",
     )  # fmt: skip
     assert code == 0
@@ -58,7 +58,7 @@ def test_flags_come_from_the_fields(call, tmp_path: Path) -> None:
             "lr": "exponential(0.1, 0.9)",
             "lam": 5.0,
             "perturbation": False,
-            "aggregation": "participants",
+            "average": "participants",
         },
         seed=7,
         data={"clients": 6},

@@ -172,6 +172,23 @@ def test_a_damaged_cache_is_read_anew(tmp_path: Path) -> None:
         assert torch.equal(first.stored_train[0], again.stored_train[0])
 
 
+def test_a_flipped_byte_of_the_cache_is_noticed(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist")
+    first = ud.data.load("mnist", tmp_path)
+    (kept,) = (user_cache() / "parsed").iterdir()
+    content = kept.read_bytes()
+    for place in (-1, -len(content) // 3, len(content) // 2, content.index(b'"classes"') + 12):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        kept.unlink()  # a mapped file must not be changed in place
+        kept.write_bytes(flipped)
+        again = ud.data.load("mnist", tmp_path)
+        assert torch.equal(first.stored_train[0], again.stored_train[0])
+        assert torch.equal(first.stored_test[0], again.stored_test[0])
+        assert again.classes == first.classes
+        assert kept.read_bytes()[-1000:] == content[-1000:]
+
+
 def test_a_failed_read_leaves_no_cache(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
     path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"

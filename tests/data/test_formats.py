@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.system import SHARED
-from undrift.data.formats import archive, cifar, images, table
+from undrift.data.formats import archive, cifar, images, packed, table
 from undrift.data.formats.cifar import read_cifar10, read_cifar100
 from undrift.data.formats.idx import read_idx, read_mnist
 from undrift.data.formats.images import read_image_folder, read_image_table, read_tiny_imagenet
@@ -1386,14 +1386,14 @@ def test_real_a9a() -> None:
 def test_real_tiny_imagenet_part(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = real("tiny-imagenet")
     modes: list[str] = []
-    opened = images._opened
+    opened = images.opened
 
     def noting(name: str, data: bytes) -> Any:
         with Image.open(io.BytesIO(data)) as image:
             modes.append(image.mode)
         return opened(name, data)
 
-    monkeypatch.setattr(images, "_opened", noting)
+    monkeypatch.setattr(images, "opened", noting)
     data = read_tiny_imagenet(folder)
     assert_sound(data)
     assert data.classes == 200
@@ -1409,7 +1409,7 @@ def test_real_tiny_imagenet_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_archive_of_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_LARGEST_TOTAL", 1000)
+    monkeypatch.setattr(packed, "LARGEST", 1000)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         for name in "abc":
             file.writestr(name, bytes(400))

@@ -72,7 +72,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "lam < lr": (lambda: ud.FedSpeed(lr=0.5, lam=0.1), "lam >= lr"),
     "alpha": (lambda: ud.FedSpeed(lr=0.1, alpha=1.5), r"alpha in \[0, 1\]"),
-    "aggregation": (lambda: ud.FedSpeed(lr=0.1, aggregation="al"), "the nearest is 'all'"),
+    "average": (lambda: ud.FedSpeed(lr=0.1, average="al"), "the nearest is 'all'"),
     "scheme": (lambda: ud.FedaGrac(lr=0.1, scheme="frist"), "the nearest is 'first'"),
     "acg lam": (lambda: ud.FedACG(lr=0.1, lam=1.0), r"lam in \[0, 1\)"),
     "momentum": (lambda: ud.Momentum(1.0), r"beta in \[0, 1\)"),

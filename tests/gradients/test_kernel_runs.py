@@ -320,6 +320,38 @@ class TestBuilder:
         assert builder.library(self.SOURCE).answer() == 42
         assert len(list((tmp_path / "here" / "kernels").glob("*.so"))) == 1
 
+    def test_the_folder_of_libraries_is_private(self) -> None:
+        builder.library(self.SOURCE)
+        assert self.folder.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o077 for path in self.folder.glob("*.so")} == {0}
+
+    @pytest.mark.parametrize(
+        "planted", ["by another user", "writable", "in a writable folder", "in another's folder"]
+    )
+    @pytest.mark.parametrize("above", [0o755, 0o777])
+    @pytest.mark.skipif(getattr(os, "getuid", lambda: 1)() != 0, reason="needs root to give away")
+    def test_a_library_that_others_may_have_written_is_not_loaded(
+        self, planted: str, above: int
+    ) -> None:
+        builder.library(self.SOURCE)
+        (kept,), (seal,) = self.folder.glob("*.so"), self.folder.glob("*.json")
+        source = self.SOURCE.replace("42", "13")
+        command = [*builder._compiler(), *builder.FLAGS]
+        kept.unlink()  # as this process has it loaded
+        kept.write_bytes(builder._compile(source, command, self.folder.parent).read_bytes())
+        seal.write_text(f'{{"digest": "{builder._digest(kept)}"}}')
+        if planted == "by another user":
+            os.chown(kept, 4711, 4711)
+        elif planted == "writable":
+            kept.chmod(0o666)
+        elif planted == "in a writable folder":
+            self.folder.chmod(0o777)
+        else:
+            os.chown(self.folder, 4711, 4711)
+        self.folder.parent.chmod(above)
+        builder._loaded.clear()
+        assert builder.library(self.SOURCE).answer() == 42
+
     def test_what_a_killed_build_has_left_is_swept(self) -> None:
         self.folder.mkdir(parents=True)
         old, new = (part_of(self.folder / "kernel.so") for _ in range(2))

@@ -11,7 +11,7 @@ VARIANTS = [
     ud.FedProx(lr=0.01, rule=ud.Adam()),
     ud.FedAvgM(lr=0.1, nesterov=True),
     ud.Scaffold(lr=0.1, option="I"),
-    ud.FedSpeed(lr=0.1, aggregation="participants", normalise=False),
+    ud.FedSpeed(lr=0.1, average="participants", normalise=False),
     ud.FedSpeed(lr=0.1, ascent="data"),
     ud.FedSpeed(lr=0.1, relative=True),
     ud.FedSAM(lr=0.1, relative=True),

@@ -64,6 +64,11 @@ class Accelerated(Federated[AcceleratedServer, Any, Any, Any]):
     def check(self, model: nn.Module) -> None:
         self.inner.check(model)
 
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return self.inner.needs_mean
+
     def init(self, x0: Vector) -> AcceleratedServer:
         return AcceleratedServer(x0, torch.zeros_like(x0), self.inner.init(x0))
 

@@ -81,6 +81,11 @@ class Compressed(Federated[Any, Any, CompressedClient, Any]):
     def check(self, model: nn.Module) -> None:
         self.inner.check(model)
 
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return self.inner.needs_mean
+
     def init(self, x0: Vector) -> Any:
         self._refuse_unfit_codec(x0.shape[0])  # here, because init comes before any work
         return self.inner.init(x0)

@@ -27,7 +27,7 @@ import torch
 from torch.nn.functional import softshrink
 
 from undrift.check import require, require_choice, require_nonnegative, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
 
@@ -77,6 +77,11 @@ class FedADMM(Federated[FedADMMServer, Vector, FedADMMClient, FedADMMUpload]):
             float(self.rho),
             "above it the prox steps grow without bound; lower rho or lr",
         )
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN
 
     def init(self, x0: Vector) -> FedADMMServer:
         return FedADMMServer(x0, x0, x0, x0.new_zeros(() if self.average == "seen" else 0))

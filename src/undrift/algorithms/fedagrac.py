@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from undrift.check import require_choice, require_nonnegative, require_positive
-from undrift.core import Cohort, Loop, Objective, Prelude, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Loop, Objective, Prelude, Vector
 from undrift.field_help import documented
 
 
@@ -92,6 +92,11 @@ class FedaGrac(Prelude[FedaGracServer, FedaGracBroadcast, FedaGracClient, FedaGr
     @property
     def asks(self) -> Literal["new", "nobody"]:
         return "new" if self.start == "full" else "nobody"
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN
 
     def init(self, x0: Vector) -> FedaGracServer:
         seen = x0.new_zeros(() if self.start == "full" else 0)

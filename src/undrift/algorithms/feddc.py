@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 
 from undrift.check import require, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
 
@@ -68,6 +68,11 @@ class FedDC(Federated[FedDCServer, FedDCDown, FedDCClient, FedDCUpload]):
             float(self.alpha),
             "above it prox steps overshoot and the drift variables grow; lower alpha or lr",
         )
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN
 
     def init(self, x0: Vector) -> FedDCServer:
         return FedDCServer(x0, torch.zeros_like(x0), torch.zeros_like(x0))

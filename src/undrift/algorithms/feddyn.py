@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 
 from undrift.check import require, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
 
@@ -52,6 +52,11 @@ class FedDyn(Federated[FedDynServer, Vector, Vector, Vector]):
             float(self.alpha),
             "above it the prox steps grow without bound; lower alpha or lr",
         )
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN
 
     def init(self, x0: Vector) -> FedDynServer:
         return FedDynServer(x0, torch.zeros_like(x0))

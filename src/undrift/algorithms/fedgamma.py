@@ -22,7 +22,7 @@ import torch
 
 from undrift.algorithms.ascent import ascent_divisor, ascent_stall_cause, require_one_length
 from undrift.check import require_choice, require_nonnegative, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
 
@@ -65,6 +65,11 @@ class FedGamma(Federated[FedGammaServer, FedGammaServer, Vector, FedGammaUpload]
     @property
     def stall_cause(self) -> str:
         return ascent_stall_cause(self.rho)
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN
 
     def init(self, x0: Vector) -> FedGammaServer:
         return FedGammaServer(x0, torch.zeros_like(x0))

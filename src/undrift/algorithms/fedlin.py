@@ -48,6 +48,11 @@ class FedLin(Prelude[FedLinServer, Vector, Any, Vector]):
     def __post_init__(self) -> None:
         require_positive("FedLin", lr=self.lr)
 
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return "clients add the mean gradient less their own, which cancels in the mean alone"
+
     def init(self, x0: Vector) -> FedLinServer:
         return FedLinServer(x0, torch.zeros_like(x0))
 

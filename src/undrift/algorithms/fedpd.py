@@ -26,7 +26,7 @@ import torch
 
 from undrift import keyed
 from undrift.check import require, require_choice, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
 
@@ -73,6 +73,11 @@ class FedPD(Federated[FedPDServer, Vector, FedPDClient, Vector]):
     @property
     def starts_at_broadcast(self) -> bool:
         return self.start == "server"
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN
 
     def init(self, x0: Vector) -> FedPDServer:
         return FedPDServer(x0)

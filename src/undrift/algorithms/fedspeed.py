@@ -14,7 +14,7 @@ Generalization Accuracy", ICLR 2023, Algorithm 1.
 Deviations, each fixed by a test:
 * `normalise` (default, as the experiments and the authors' code): line 8 is y + rho g1 / ||g1||;
   `relative` makes it y + rho ||y|| g1 / ||g1||.
-* `aggregation="all"` (default, the authors' code): x <- mean_S y - lam sum_i w_i g^_i over all
+* `average="all"` (default, the authors' code): x <- mean_S y - lam sum_i w_i g^_i over all
   clients. "participants" is line 16 as printed; under partial participation its error stalls near
   lam ||mean_S grad F_i(x*)|| (test_theory). With everybody present the two are the same.
 * `ascent="data"` takes line 8 along the gradient of the data alone, as printed and in the authors'
@@ -34,13 +34,13 @@ import torch
 
 from undrift.algorithms.ascent import ascent_divisor, ascent_stall_cause, require_one_length
 from undrift.check import require, require_choice, require_nonnegative, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
 
 class FedSpeedServer(NamedTuple):
     x: Vector
-    g_hat: Vector  # sum_i w_i g^_i over all clients; zero with aggregation="participants"
+    g_hat: Vector  # sum_i w_i g^_i over all clients; zero with average="participants"
 
 
 @documented
@@ -67,7 +67,7 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
     perturbation: bool = True
     """Mix in the gradient at the ascended point; leave it out, with one gradient a step, for the
     ablation."""
-    aggregation: Literal["all", "participants"] = "all"
+    average: Literal["all", "participants"] = "all"
     """Clients whose corrections move the model: "all" as in the authors' code, or the round's
     "participants" as the paper prints it."""
     ascent: Literal["full", "data"] = "full"
@@ -87,13 +87,18 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
             float(self.lam),
             "below it the prox steps grow without bound; raise lam or lower lr",
         )
-        require_choice("FedSpeed", "aggregation", self.aggregation, ("all", "participants"))
+        require_choice("FedSpeed", "average", self.average, ("all", "participants"))
         require_choice("FedSpeed", "ascent", self.ascent, ("full", "data"))
         require_one_length("FedSpeed", normalise=self.normalise, relative=self.relative)
 
     @property
     def stall_cause(self) -> str:
         return ascent_stall_cause(self.rho) if self.perturbation else ""
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN if self.correction else ""
 
     def init(self, x0: Vector) -> FedSpeedServer:
         return FedSpeedServer(x0, torch.zeros_like(x0))
@@ -122,7 +127,7 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
         y = steps(step, x)
         if self.correction:
             g_hat = g_hat - (y - x) / self.lam  # line 13
-        if self.aggregation == "participants":
+        if self.average == "participants":
             return y - self.lam * g_hat - x, g_hat  # line 14
         return y - x, g_hat
 
@@ -134,7 +139,7 @@ class FedSpeed(Federated[FedSpeedServer, Vector, Vector, Vector]):
         return server._replace(g_hat=share * server.g_hat)
 
     def update(self, server: FedSpeedServer, mean: Vector, cohort: Cohort) -> FedSpeedServer:
-        if self.aggregation == "participants":
+        if self.average == "participants":
             return FedSpeedServer(server.x + mean, server.g_hat)  # line 16
         change = cohort.mass * mean / self.lam if self.correction else 0.0
         g_hat = server.g_hat - change

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from undrift.check import require_choice, require_nonnegative, require_positive
-from undrift.core import Cohort, Federated, Loop, Objective, Vector
+from undrift.core import DUALS_NEED_MEAN, Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
 
 
@@ -52,6 +52,11 @@ class Scaffold(Federated[ScaffoldServer, ScaffoldServer, Vector, ScaffoldUpload]
         require_positive("Scaffold", lr=self.lr)
         require_nonnegative("Scaffold", server_lr=self.server_lr)
         require_choice("Scaffold", "option", self.option, ("I", "II"))
+
+    @property
+    def needs_mean(self) -> str:
+        """Return why no rule but the weighted mean may combine uploads."""
+        return DUALS_NEED_MEAN
 
     def init(self, x0: Vector) -> ScaffoldServer:
         return ScaffoldServer(x0, torch.zeros_like(x0))

@@ -132,6 +132,37 @@ WeightingOption = Annotated[
     str | None,
     typer.Option(help="size (default) or uniform; peers: uniform.", rich_help_panel=TRAINING),
 ]
+OnBadOption = Annotated[
+    str,
+    typer.Option(
+        help="What a bad update does, NaN or far larger than the others: stop the run, or drop.",
+        rich_help_panel=TRAINING,
+    ),
+]
+QuorumOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Fraction or count of the drawn clients that a round needs, else it is void. "
+        "Default: half with --on-bad drop.",
+        rich_help_panel=TRAINING,
+    ),
+]
+AggregationOption = Annotated[
+    str | None,
+    typer.Option(
+        help="mean, or a rule that bears attackers: median, trimmed-mean:2, geometric-median, "
+        "krum:2, multi-krum:2, centered-clipping.",
+        rich_help_panel=TRAINING,
+    ),
+]
+AttackOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What a share of the clients does: sign-flip:0.2, gaussian:0.2, alie:0.2, "
+        "inner-product:0.2, scaling:0.2, label-flip:0.2.",
+        rich_help_panel=TRAINING,
+    ),
+]
 WeightDecayOption = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=TRAINING)]
 ClipOption = Annotated[
     float, typer.Option(help="Gradient norm limit; 0: none.", rich_help_panel=TRAINING)

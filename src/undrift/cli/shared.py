@@ -16,7 +16,9 @@ import typer
 
 from undrift.check import require
 from undrift.cli.options import (
+    AggregationOption,
     AllReduceOption,
+    AttackOption,
     AugmentOption,
     AvailabilityOption,
     BatchSizeOption,
@@ -34,12 +36,14 @@ from undrift.cli.options import (
     JsonOption,
     ModelOption,
     ModeOption,
+    OnBadOption,
     OnlyOption,
     OutOption,
     ParticipationOption,
     PartitionOption,
     ProcessesOption,
     QuietOption,
+    QuorumOption,
     ResumeOption,
     RoundsOption,
     SetOption,
@@ -84,6 +88,10 @@ FIELDS = {  # option -> the field of an experiment that it sets
     "weighting": "training.weighting",
     "topology": "training.topology",
     "allreduce": "training.allreduce",
+    "on_bad": "training.on_bad",
+    "quorum": "training.quorum",
+    "aggregation": "training.aggregation",
+    "attack": "training.attack",
     "weight_decay": "training.weight_decay",
     "clip": "training.clip",
     "mode": "engine.mode",
@@ -119,6 +127,10 @@ def experiment_options(
     weighting: WeightingOption = None,
     topology: TopologyOption = None,
     allreduce: AllReduceOption = None,
+    on_bad: OnBadOption = "stop",
+    quorum: QuorumOption = None,
+    aggregation: AggregationOption = None,
+    attack: AttackOption = None,
     weight_decay: WeightDecayOption = 0.0,
     clip: ClipOption = 0.0,
     mode: ModeOption = "auto",
@@ -135,6 +147,7 @@ def experiment_options(
     values["model"], model_options = parse_model(model)
     values["partition"] = with_dirichlet(partition, dirichlet)
     values["participation"] = None if participation is None else parse_participation(participation)
+    values["quorum"] = None if quorum is None else parse_participation(quorum, "quorum")
     values["target"] = _targets(target)
     sections: dict[str, Any] = {}
     for option, field in FIELDS.items():

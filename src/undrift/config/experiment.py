@@ -10,7 +10,6 @@ not fit is answered with its field, what is expected there, and the nearest name
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
@@ -25,12 +24,15 @@ from undrift.config.methods import Method, absolute_name
 from undrift.config.sections import Data, Engine, Evaluation, FleetOptions, Model, Part, Training
 from undrift.config.sweep import VALUES, Range, Seed, Sweep
 from undrift.core import AllReduce, Federated, Gossip
+from undrift.untrusted import LONGEST_TOML, parse_toml
 
 SUFFIX = ".toml"
 FAMILIES = {  # the options of training that concern one family of methods only
     "topology": (Gossip, "a gossip method such as netfleet"),
     "allreduce": (AllReduce, "an all-reduce method such as marsit"),
-    "participation": (Federated, "a method with a server"),
+    **dict.fromkeys(
+        ("participation", "quorum", "aggregation", "attack"), (Federated, "a method with a server")
+    ),
 }
 
 
@@ -107,15 +109,20 @@ class Experiment(Part):
                 f"An experiment needs a file that is there, got {got}; `undrift init` writes one."
             )
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path} needs to be TOML, got an error: {error}.") from None
+            if path.stat().st_size > LONGEST_TOML:
+                raise ValueError(f"more than {LONGEST_TOML:,} bytes")
+            values = parse_toml(path.read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{path} needs to be text in UTF-8, got byte 0x{error.object[error.start]:02x} at "
                 f"position {error.start}; save it as UTF-8."
             ) from None
-        for method in values.get("methods", []):  # A user's own method may lie beside the file.
+        except ValueError as error:
+            raise ValueError(f"{path} needs to be TOML, got an error: {error}.") from None
+        listed = values.get("methods")
+        for method in (
+            listed if isinstance(listed, list) else []
+        ):  # A user's own method may lie beside the file.
             if isinstance(method, dict) and isinstance(method.get("name"), str):
                 method["name"] = absolute_name(method["name"], path.parent)
         try:
@@ -236,8 +243,8 @@ def _plain(values: Any) -> Any:
 def from_text(text: str) -> Any:
     """Return a value as TOML reads it; text that TOML does not know is text."""
     try:
-        (value,) = tomllib.loads(f"value = {text}").values()
-    except (tomllib.TOMLDecodeError, ValueError):  # Several lines may hold several values.
+        (value,) = parse_toml(f"value = {text}").values()
+    except ValueError:  # Several lines may hold several values.
         return None if text.lower() == "none" else text
     return value
 

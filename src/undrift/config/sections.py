@@ -16,11 +16,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from undrift import models
+from undrift.aggregation import attacks, robust
 from undrift.check import nearest, require
 from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
 from undrift.data import NAMES, partition
@@ -54,6 +56,10 @@ WorkForm = Annotated[str, parsed_by(parse_work)]
 SlowdownForm = Annotated[str, parsed_by(parse_slowdown)]
 PartitionForm = Annotated[str, parsed_by(partition.validate_shorthand)]
 AvailabilityForm = Annotated[str, parsed_by(lambda text: parse_availability(text, seed=0))]
+
+
+AggregationForm = Annotated[str, parsed_by(robust.parse)]
+AttackForm = Annotated[str, parsed_by(attacks.parse)]
 
 
 class Part(BaseModel):
@@ -147,18 +153,34 @@ class Training(Part):
     weighting: Literal["size", "uniform"] | None = Field(
         None, description="size, or uniform; peers are always uniform."
     )
+    on_bad: Literal["stop", "drop"] = Field(
+        "stop", description="What a bad update does: stop the run, or be dropped and recorded."
+    )
+    quorum: int | float | None = Field(
+        None, description="Clients that a round needs: fraction or count; half with drop."
+    )
+    aggregation: AggregationForm | None = Field(
+        None,
+        description="mean, median, trimmed-mean:2, geometric-median, krum:2, multi-krum:2 or "
+        "centered-clipping.",
+    )
+    attack: AttackForm | None = Field(
+        None,
+        description="Of a share of the clients: sign-flip:0.2, gaussian, alie, inner-product, "
+        "scaling or label-flip.",
+    )
     weight_decay: Amount = Field(0.0, description="Of the data gradient, after the clip.")
     clip: Amount = Field(0.0, description="Limit of the gradient's norm; 0: none.")
     topology: str | None = Field(None, description="Links of gossip methods: erdos-renyi:0.5, ...")
     allreduce: str | None = Field(None, description="Route of all-reduce methods: ring, torus:2x4")
 
-    @field_validator("participation")
+    @field_validator("participation", "quorum")
     @classmethod
-    def _someone(cls, share: int | float | None) -> int | float | None:
+    def _someone(cls, share: int | float | None, info: ValidationInfo) -> int | float | None:
         if share is not None:
             valid = share >= 1 if isinstance(share, int) else 0 < share <= 1
             expected = "a fraction in (0, 1] such as 0.5 or a count such as 10"
-            require(valid, "participation", expected, share)
+            require(valid, str(info.field_name), expected, share)
         return share
 
 

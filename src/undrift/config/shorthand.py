@@ -15,13 +15,13 @@ from undrift.data.availability import Availability, Replaced, Resampled
 from undrift.fleet import Jitter, Stragglers
 
 
-def parse_participation(text: str) -> float | int:
+def parse_participation(text: str, name: str = "participation") -> float | int:
     """Return `0.5` as a fraction of the clients and `10` as a count."""
     try:
         return int(text) if text.strip().isdigit() else float(text)
     except ValueError as error:
         raise ValueError(
-            f"participation needs a fraction such as 0.5 or a count such as 10, got {text!r}."
+            f"{name} needs a fraction such as 0.5 or a count such as 10, got {text!r}."
         ) from error
 
 

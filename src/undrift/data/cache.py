@@ -6,6 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from undrift.data.stored import Samples, Stored
 from undrift.files import atomic_file, user_cache
+from undrift.untrusted import parse_json
 
-FORMAT = "1"  # changes when the cache or the result of a reader changes
+FORMAT = "2"  # changes when the cache or the result of a reader changes
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -43,14 +45,30 @@ def read(path: Path, mark: str) -> Stored | None:
             if metadata.get("fingerprint") != mark:
                 return None
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        if metadata.get("digest") != _digest(tensors, metadata):
+            return None
         return _stored(tensors, metadata)
-    except (OSError, SafetensorError, KeyError, ValueError):
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError):
         return None
+
+
+def _digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """Return a hash of all tensors and of what is said of them; each is hashed on a thread."""
+
+    def of(name: str) -> str:
+        tensor = tensors[name]
+        content = tensor.reshape(-1).view(torch.uint8).numpy().data
+        return f"{name} {tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(content).hexdigest()}"
+
+    with ThreadPoolExecutor() as pool:  # Hashing releases Python's lock.
+        parts = list(pool.map(of, sorted(tensors)))
+    said = [metadata.get(key, "") for key in ("fingerprint", "classes", "texts")]
+    return hashlib.sha256("\n".join([*said, *parts]).encode()).hexdigest()
 
 
 def _stored(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Stored:
     """Return a data set from its tensors and its metadata."""
-    texts = json.loads(metadata["texts"])
+    texts = parse_json(metadata["texts"])
 
     def part(which: str) -> Samples:
         owners = tensors.get(f"{which}.owners")
@@ -75,6 +93,7 @@ def write(path: Path, mark: str, stored: Stored) -> None:
                 tensors[f"{which}.{field}"] = torch.from_numpy(np.ascontiguousarray(array))
     texts = {field: getattr(stored, field) for field in ("labels", "names", "vocabulary")}
     metadata = {"fingerprint": mark, "classes": str(stored.classes), "texts": json.dumps(texts)}
+    metadata["digest"] = _digest(tensors, metadata)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as partial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -122,6 +123,25 @@ class Clients:
         if availability is not None:
             availability.check(len(self))
         self._check_finite()
+
+    def with_flipped_labels(self, attackers: Indices) -> Clients:
+        """Return clients of which the attackers have label classes - 1 - y for y."""
+        labels = self.targets.ndim == 1 and not self.targets.is_floating_point()
+        if not labels:
+            raise ValueError("Flipped labels need targets that are classes, got other targets.")
+        mine = np.concatenate([self.index[:0], *(self.of(int(i)) for i in attackers)])
+        honest = np.setdiff1d(np.arange(len(self)), attackers)
+        others = np.concatenate([self.index[:0], *(self.of(int(i)) for i in honest)])
+        if np.isin(mine, others).any():
+            raise ValueError(
+                "Flipped labels need samples that one client alone holds, got samples of several; "
+                "use another partition."
+            )
+        changed = copy.copy(self)
+        changed.targets = self.targets.clone()
+        rows = torch.from_numpy(np.unique(mine))
+        changed.targets[rows] = self.targets.max() - self.targets[rows]
+        return changed
 
     def _check_finite(self) -> None:
         """Raise `ValueError` that names the first client with NaN or Inf."""

@@ -32,6 +32,7 @@ class FederatedRun(Run):
     ) -> None:
         super().__init__(algorithm, executor, settings)
         self._executor, self._tap = executor, tap
+        self._took_part, self._dropped = 0, dict[int, str]()  # of the round that was just run
         self.state = resolve(algorithm, 0).init(self._x0.clone())
         if not hasattr(self.state, "x"):
             raise UndriftError(
@@ -41,7 +42,7 @@ class FederatedRun(Run):
 
     def _advance(self, plan: Plan, meter: Meter) -> None:
         now = resolve(self.algorithm, self.round)
-        state, client_states = federated_round(
+        result = federated_round(
             now,
             self._executor,
             plan,
@@ -51,8 +52,9 @@ class FederatedRun(Run):
             meter=meter,
             tap=self._tap,
         )
-        self._refuse_bad_model(state.x)
-        self.state, self._new_states = state, client_states
+        self._refuse_bad_model(result.server.x)
+        self.state, self._new_states = result.server, result.states
+        self._took_part, self._dropped = result.clients, result.dropped
 
     def _refuse_bad_model(self, x: Vector) -> None:
         if x.shape != self._x0.shape or x.dtype != self._x0.dtype:
@@ -73,7 +75,7 @@ class FederatedRun(Run):
         loss, accuracy = self._test(self.x) if self._evaluation_due else (None, None)
         return Record(
             round=self.round,
-            clients=len(plan.ids),
+            clients=self._took_part,
             loss=loss,
             accuracy=accuracy,
             bytes_up=meter.bytes_up,
@@ -81,6 +83,7 @@ class FederatedRun(Run):
             gradients=meter.gradients,
             samples=meter.samples,
             seconds=seconds,
+            dropped={str(i): reason for i, reason in sorted(self._dropped.items())} or None,
             **self._train_loss(self.x),
             **self._validation(self.x),
             **self._sharpness(self.x),

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import nn
 
+from undrift.aggregation.attacks import Attack
+from undrift.aggregation.policy import OnBad
+from undrift.aggregation.robust import Aggregation
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer, Vector
 from undrift.data.clients import Clients
@@ -164,6 +167,10 @@ class SimulationRequest:
     topology: Links | None
     allreduce: str | Route | None
     fleet: Fleet | str | None
+    on_bad: OnBad
+    quorum: float | int | None
+    aggregation: str | Aggregation | None
+    attack: str | Attack | None
     seed: int
     weight_decay: float
     clip: float | None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from undrift.aggregation.policy import UploadPolicy
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
 from undrift.data.work import Deadline
@@ -43,6 +44,7 @@ class Setup:
     clock: Clock | None
     links: Links | None
     route: Route | None
+    policy: UploadPolicy
 
     @property
     def model(self) -> nn.Module:
@@ -64,6 +66,10 @@ class Setup:
 def prepare(request: SimulationRequest) -> Setup:
     """Check the request and return what its run is made of; nothing is trained."""
     validate.check_arguments(request)
+    policy = validate.upload_policy(request)
+    if policy.attack is not None and policy.attack.flips_labels:
+        attackers = policy.attack.attackers(len(request.clients), request.seed)
+        request = replace(request, clients=request.clients.with_flipped_labels(attackers))
     algorithm, clients = request.algorithm, request.clients
     fleet = request.fleet
     if isinstance(fleet, str):
@@ -112,6 +118,8 @@ def prepare(request: SimulationRequest) -> Setup:
     )
     clock, planner = _with_clock(request, task, planner, pool)
     planner.check(request.rounds)
+    if policy.aggregation is not None:
+        policy.aggregation.check(len(planner.plan(0).ids))
     links, route = _check_method(request, layout.gather(model), planner)
     return Setup(
         task=task,
@@ -121,6 +129,7 @@ def prepare(request: SimulationRequest) -> Setup:
         clock=clock,
         links=links,
         route=route,
+        policy=policy,
     )
 
 

@@ -10,6 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from undrift.aggregation.attacks import Attack
+from undrift.aggregation.policy import OnBad
+from undrift.aggregation.robust import Aggregation
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
 from undrift.data.clients import Clients, Pair
@@ -66,6 +69,10 @@ def simulate(
     topology: Links | None = None,
     allreduce: str | Route | None = None,
     fleet: Fleet | str | None = None,
+    on_bad: OnBad = "stop",
+    quorum: float | int | None = None,
+    aggregation: str | Aggregation | None = None,
+    attack: str | Attack | None = None,
     seed: int = 0,
     weight_decay: float = 0.0,
     clip: float | None = None,
@@ -96,6 +103,14 @@ def simulate(
     fleet: simulated devices of the clients, in words ("phone:9,gpu-node:1") or as a `Fleet`, in
         which they may also be slow, fail or be away. Records gain a simulated clock. With
         `work=Deadline(60)` each client runs what its device can do in time.
+    on_bad: what a bad update does, one that is not finite or far larger than the others: "stop"
+        names the client and raises, "drop" leaves it out, as the record says (docs/robustness.md).
+    quorum: clients that a round needs, a share (float) or a number (int) of those drawn; below it
+        the round is void and the model stays as it is. With "drop" it is half of them by default.
+    aggregation: a rule that bears attackers in place of the weighted mean: "median",
+        "trimmed-mean:2", "geometric-median", "krum:2", "multi-krum:2", "centered-clipping".
+    attack: what a share of the clients does, to try such a rule: "sign-flip:0.2", "gaussian:0.2",
+        "alie:0.2", "inner-product:0.2", "scaling:0.2", "label-flip:0.2".
     weight_decay, clip: on the data gradient, the clip (global L2 norm) first.
     evaluation: what is evaluated and how often, e.g. `EvaluationOptions(every=10)`. By default so
         often that it stays below a fifth of the work; `run.tests` tells (docs/evaluation.md).
@@ -132,7 +147,7 @@ def simulate(
         if isinstance(run, PeerRun):
             digest = setup.links.digest() if setup.links else "None"
             links = {"topology": digest, "allreduce": repr(setup.route)}
-        run.use_checkpoints(checkpoint, resume, **links)
+        run.use_checkpoints(checkpoint, resume, **links, **setup.policy.settings())
         return follow(run)
 
 
@@ -270,7 +285,8 @@ def _build_run(
     if isinstance(request.algorithm, Peer):
         nodes = PeerExecutor(**parts, trim=worth_trimming(setup.facts, setup.planner))
         return PeerRun(request.algorithm, nodes, settings, setup.links, setup.route)
-    executor = FederatedExecutor(**parts, row_cost=row_cost(setup.facts, setup.planner))
+    price = row_cost(setup.facts, setup.planner)
+    executor = FederatedExecutor(**parts, row_cost=price, policy=setup.policy)
     return FederatedRun(request.algorithm, executor, settings, request.tap)
 
 

@@ -7,6 +7,8 @@ from typing import Any, get_args
 import numpy as np
 from torch import nn
 
+from undrift.aggregation import attacks, robust
+from undrift.aggregation.policy import OnBad, UploadPolicy
 from undrift.check import is_whole, require, require_choice, require_nonnegative, require_positive
 from undrift.comm import routes
 from undrift.comm.routes import Route
@@ -127,6 +129,33 @@ def check_federated(request: SimulationRequest) -> None:
     require(not gradient_norm, name, "no gradient_norm, which is of peers", gradient_norm)
     require(request.topology is None, name, "no topology, it has a server", request.topology)
     require(request.allreduce is None, name, "no allreduce, it has a server", request.allreduce)
+
+
+def upload_policy(request: SimulationRequest) -> UploadPolicy:
+    """Return what is done with uploads; raise where the method or the options do not allow it."""
+    require_choice("simulate", "on_bad", request.on_bad, get_args(OnBad))
+    quorum = request.quorum
+    share = isinstance(quorum, float) and 0 < quorum <= 1
+    sound = quorum is None or share or (is_whole(quorum) and quorum >= 1)
+    require(sound, "simulate", "quorum as a share in (0, 1] or a number >= 1", quorum)
+    policy = UploadPolicy(
+        request.on_bad, quorum, robust.parse(request.aggregation), attacks.parse(request.attack)
+    )
+    algorithm, name = request.algorithm, type(request.algorithm).__name__
+    if isinstance(algorithm, Peer):
+        usual = policy == UploadPolicy()
+        expected = "no on_bad, quorum, aggregation or attack, peers upload nothing"
+        require(usual, name, expected, ", ".join(policy.settings()) or "one")
+        return policy
+    if policy.aggregation is not None and algorithm.needs_mean:
+        raise ValueError(
+            f"{name} needs the weighted mean of its uploads, got {policy.aggregation!r}: "
+            f"{algorithm.needs_mean}; use a method such as FedAvg or FedACG with it."
+        )
+    if policy.attack is not None:
+        alone = request.processes in (None, 1)
+        require(alone, "attack", "one process", request.processes, "attackers know all uploads")
+    return policy
 
 
 def check_peers(request: SimulationRequest, law: laws.Participation) -> None:

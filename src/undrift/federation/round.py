@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from undrift import tree
+from undrift.aggregation.uploads import CohortUploads
+from undrift.aggregation.validation import Fault, oversized
 from undrift.core import Cohort, Federated, Prelude, Vector
-from undrift.engine.execution.aggregate import UploadSum
+from undrift.engine.execution.aggregate import norm_of
 from undrift.engine.participation import Floats, Ids
 from undrift.engine.plan import Plan
-from undrift.engine.world import World
 from undrift.federation.forms import pack_request, reply_form
 from undrift.federation.members import Ledger
 from undrift.federation.messages import NO_VERSION, ExchangeRequest, SiteMessage, Stage, encode
@@ -144,8 +144,8 @@ class _Attempt:
                 self._steps[names[name]] = header.next_steps
             wire = tree.with_leaves(form, tensors)
             uploads[names[name]] = wire if stage == "answer" else self._algorithm.unpack(wire)
-        for i in [i for i, upload in uploads.items() if not _finite(upload)]:
-            replies.left_out[setting.ledger.members[i].name] = "NaN or Inf"
+        for i, reason in self._bad(plan, uploads).items():
+            replies.left_out[setting.ledger.members[i].name] = reason
             del uploads[i]
         self.left_out |= replies.left_out
         bad = {names[name] for name in replies.left_out}
@@ -173,16 +173,21 @@ class _Attempt:
 
     def _mean(self, plan: Plan, uploads: Mapping[int, Any]) -> Any:
         """Return the weighted mean of what clients sent, added in the simulator's order."""
-        total = UploadSum()
+        total = CohortUploads(plan.ids, plan.weights, plan.t, hold=False)
         for position in plan.by_falling_work(np.arange(len(plan.ids))):
             i = int(plan.ids[position[0]])
-            weights = torch.tensor(plan.weights[position], dtype=self._setting.x0.dtype)
-            total.add([i], weights, tree.map(lambda leaf: leaf[None], uploads[i]))
-        return total.sum_over(World(), plan.t + 1, lambda: None)
+            total.add([i], tree.map(lambda leaf: leaf[None], uploads[i]), t=plan.t)
+        return total.total
 
-
-def _finite(upload: Any) -> bool:
-    return all(tree.is_finite(leaf) for leaf in tree.leaves(upload) if leaf.is_floating_point())
+    def _bad(self, plan: Plan, uploads: Mapping[int, Any]) -> dict[int, str]:
+        """Return the clients whose uploads must not count, with the reason."""
+        checked = CohortUploads(plan.ids, plan.weights, plan.t, hold=True)
+        for i, upload in uploads.items():
+            checked.add([i], tree.map(lambda leaf: leaf[None], upload), t=plan.t)
+        faults, norms = checked.findings()
+        faults[oversized(norms, plan.counts, norm_of(self._server.x))] = Fault.NORM
+        bad = [p for p in np.flatnonzero(faults) if faults[p] != Fault.MISSING]
+        return {int(plan.ids[p]): Fault(faults[p]).reason for p in bad}
 
 
 def _among(plan: Plan, ids: list[int], population: Floats) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 from undrift.check import is_whole, require
 
 A = TypeVar("A")
+LONGEST = 10_000  # characters of a schedule; Python's parser has no bound of its own
 
 
 class Schedule(float):
@@ -52,12 +54,20 @@ class Schedule(float):
 
 def _exponential(start: float, factor: float, t: int) -> float:
     """Return the value of an exponential schedule in round t."""
-    return start * factor**t
+    return start * _power(factor, t)
+
+
+def _power(factor: float, exponent: int) -> float:
+    """Return the power, infinite beyond the largest number, which a method's checks refuse."""
+    try:
+        return float(factor) ** exponent
+    except OverflowError:
+        return math.inf
 
 
 def _staircase(start: float, factor: float, every: int, t: int) -> float:
     """Return the value of a staircase in round t."""
-    return start * factor ** (t // every)
+    return start * _power(factor, t // every)
 
 
 def _piecewise(start: float, changes: tuple[tuple[int, float], ...], t: int) -> float:
@@ -138,10 +148,14 @@ def parse(text: str) -> float:
     try:
         if not bracket:
             return float(text)
+        if len(text) > LONGEST:
+            raise ValueError(f"more than {LONGEST:,} characters")
         arguments = ast.literal_eval(f"({rest.strip().removesuffix(')')},)")
         return makers[name.strip()](*arguments)
-    except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, KeyError, MemoryError, RecursionError, SyntaxError,
+            TypeError, ValueError) as error:  # fmt: skip
+        got = text if len(text) <= 100 else f"{text[:100]}..."
         raise ValueError(
             f"A hyper-parameter needs a number or a schedule such as exponential(0.1, 0.998), "
-            f"staircase(0.03, 0.1, 100) or piecewise(0.1, {{50: 0.01}}), got {text!r}."
+            f"staircase(0.03, 0.1, 100) or piecewise(0.1, {{50: 0.01}}), got {got!r}."
         ) from error

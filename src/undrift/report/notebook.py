@@ -252,6 +252,7 @@ _ALWAYS: Columns = {
 _IF_MEASURED: Columns = {
     "simulated_seconds": ("simulated s", _form("{:.4g}")),
     "missed": ("missed", str),
+    "dropped": ("dropped", lambda clients: str(len(clients or ()))),
     "node_accuracy": ("nodes' own %", _form("{:.2f}", 100)),
     "consensus": ("consensus", _form("{:.3g}")),
     "bits": ("bits / hop", _form("{:.3g}")),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from undrift.check import require
 from undrift.errors import UndriftError, first_line, import_or_none, optional
 from undrift.files import write_atomic
 from undrift.models.layout import eval_mode, raw_bytes
+from undrift.untrusted import parse_json
 
 # ONNX and torch sum in different orders in single precision, so outputs may differ by
 # |a - b| <= TOLERANCE * (1 + |b|).
@@ -62,8 +62,8 @@ def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
         content = Path(path).read_bytes()
         saved = load(content)
         size = int.from_bytes(content[:8], "little")  # the format begins with the header's size
-        header: dict[str, str] = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
-    except (OSError, SafetensorError) as error:
+        header: dict[str, str] = parse_json(content[8 : 8 + size]).get("__metadata__") or {}
+    except (OSError, ValueError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise UndriftError(
             f"load_safetensors needs a readable safetensors file, got {str(path)!r}: {why}."

@@ -19,7 +19,11 @@ import numpy as np
 from undrift.check import is_finite, is_whole, require, require_choice
 from undrift.results.record import PeerRecord, Record
 
-METRICS = (*(field.name for field in fields(PeerRecord) if field.name != "round"), "stationarity")
+_NO_METRICS = ("round", "dropped")
+METRICS = (
+    *(field.name for field in fields(PeerRecord) if field.name not in _NO_METRICS),
+    "stationarity",
+)
 COSTS = (
     "bytes",
     "gradients",

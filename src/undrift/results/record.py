@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+T = TypeVar("T")
+# A file has no other fields than the class, and their values become of its types.
+STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class Record:
     """Holds what one round measured and cost; `Totals` adds up the costs of all rounds."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     round: int  # rounds completed, from 1
     clients: int  # distinct clients that took part
@@ -30,6 +39,8 @@ class Record:
     missed: int | None = field(
         default=None, kw_only=True
     )  # chosen clients that failed or were late
+    # Bad updates that were left out, as client: reason; None where there was none.
+    dropped: dict[str, str] | None = field(default=None, kw_only=True)
     # The next two fields are None unless asked for by `sharpness`.
     sharpness: float | None = field(default=None, kw_only=True)  # loss one ascent step away, less F
     hessian: float | None = field(default=None, kw_only=True)  # its largest eigenvalue
@@ -54,6 +65,8 @@ class Record:
         parts.append(f"up {self.bytes_up / 1e6:.3f} MB  down {self.bytes_down / 1e6:.3f} MB")
         seconds = f"{self.seconds:.3f} s + {self.evaluation_seconds:.3f} s evaluating"
         parts.append(f"gradients {self.gradients}  {seconds}")
+        if self.dropped:
+            parts.append(f"dropped {len(self.dropped)}")
         if self.simulated_seconds is not None:
             parts.append(f"simulated {self.simulated_seconds:.3f} s")
         return "  ".join(parts)
@@ -86,6 +99,8 @@ class PeerRecord(Record):
 class Totals:
     """Holds the costs of a run so far, also of the rounds before a resume."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
     bytes_up: int = 0
     bytes_down: int = 0
     gradients: int = 0
@@ -104,3 +119,27 @@ class Totals:
         for each in fields(self):
             spent = getattr(record, each.name) or 0
             setattr(self, each.name, getattr(self, each.name) + spent)
+
+
+def record_of(values: Any) -> Record:
+    """Return the record that `to_dict` made of one, or raise `ValueError`."""
+    peers = isinstance(values, dict) and "consensus" in values
+    return from_fields(PeerRecord if peers else Record, values)
+
+
+def from_fields(cls: type[T], values: Any) -> T:
+    """Return a dataclass of fields that come from a file, or raise `ValueError`."""
+    named: Any = cls
+    try:
+        value: T = _adapter(named).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or cls.__name__
+        raise ValueError(f"{where}: {first['msg'].lower()}") from None
+    return value
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    """Return what checks the fields of a class; making it takes milliseconds."""
+    return TypeAdapter(cls)

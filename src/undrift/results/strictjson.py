@@ -16,7 +16,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from undrift.untrusted import parse_json
+
 NOTES = "nonfinite"
+_WORDS = ("NaN", "Infinity", "-Infinity")
 
 
 def dumps(value: Any, **options: Any) -> str:
@@ -38,10 +41,14 @@ def dumps_exactly(values: Mapping[str, Any], **options: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Return the value of a JSON text, with the numbers of its notes put back."""
-    value = json.loads(text)
+    """Return the value of a JSON text with the numbers of its notes, or raise `ValueError`."""
+    value = parse_json(text)
     notes = value.pop(NOTES, {}) if isinstance(value, dict) else {}
-    for pointer, word in dict(notes).items():
+    if not isinstance(notes, dict):
+        raise ValueError(f"{NOTES!r} is no object")
+    for pointer, word in notes.items():
+        if word not in _WORDS:
+            raise ValueError(f"{NOTES!r} has {word!r}, which is not among {', '.join(_WORDS)}")
         _put(value, pointer, float(word))
     return value
 

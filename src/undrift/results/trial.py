@@ -19,15 +19,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import ConfigDict
 
 from undrift import files
 from undrift.errors import UndriftError
 from undrift.results.filenames import DRIFT, EARLIER
 from undrift.results.metrics import SMOOTHING_NAMES, curve
-from undrift.results.record import PeerRecord, Record, Totals
+from undrift.results.record import STRICT, Record, Totals, from_fields, record_of
 from undrift.results.record_log import RecordLog
 from undrift.results.strictjson import dumps_exactly, loads
 
@@ -37,6 +38,8 @@ Status = Literal["finished", "diverged", "stopped"]
 @dataclass(frozen=True)
 class Trial:
     """One method with one seed: holds its settings, its records and how it ended."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     label: str  # the name in a table: "FedSpeed", or "FedSpeed lr=0.3" in a grid
     method: str  # name of the class
@@ -255,9 +258,8 @@ def read_records(path: Path) -> tuple[list[Record], int]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            fields = loads(line)
-            records.append((PeerRecord if "consensus" in fields else Record)(**fields))
-        except (TypeError, ValueError):
+            records.append(record_of(loads(line)))
+        except ValueError:
             damaged.append(number)
     if damaged:
         where = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
@@ -273,10 +275,8 @@ def read_trial(folder: Path, name: str) -> Trial | None:
         return None
     try:
         fields = loads(path.read_text(encoding="utf-8"))
-        totals = fields.pop("totals", None)
         records, damaged = read_records(folder / f"{name}.jsonl")
-        fields.update(records=records, damaged=damaged, name=name)
-        return Trial(**fields, totals=None if totals is None else Totals(**totals))
+        return from_fields(Trial, {**fields, "records": records, "damaged": damaged, "name": name})
     except (TypeError, ValueError) as error:
         raise UndriftError(
             f"{path} needs to describe a trial and is damaged ({error}); run it again."

@@ -218,7 +218,13 @@ def _family_arguments(
     training = experiment.training
     if isinstance(algorithm, Federated):
         share = training.participation
-        return {"participation": DEFAULT_PARTICIPATION if share is None else share}
+        return {
+            "participation": DEFAULT_PARTICIPATION if share is None else share,
+            "on_bad": training.on_bad,
+            "quorum": training.quorum,
+            "aggregation": training.aggregation,
+            "attack": training.attack,
+        }
     if isinstance(algorithm, Gossip):
         links = topology.parse(training.topology or DEFAULT_TOPOLOGY, clients, seed)
         return {"topology": links}

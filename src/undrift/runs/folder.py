@@ -40,6 +40,7 @@ from undrift.runs.partition import read_partition
 from undrift.runs.result import ExperimentResult
 from undrift.runs.spelling import KEYWORDS, Spelling
 from undrift.runs.tuning_trials import read_tuning
+from undrift.untrusted import read_json
 
 _EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH, TUNED)
 _TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", DRIFT, SURFACE, SURFACE_PICTURE, f"-{MODEL}")
@@ -224,8 +225,8 @@ def read_environment(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+        return dict(read_json(path))
+    except (TypeError, ValueError) as error:
         raise UndriftError(f"{path} needs to be JSON and is damaged: {error}.") from error
 
 

@@ -78,7 +78,7 @@ def read_choice(folder: Path, name: str = SEARCH) -> Choice | None:
         values = loads(path.read_text(encoding="utf-8"))
         cells = {title: [dict(cell) for cell in each] for title, each in values["cells"].items()}
         return Choice(int(values["count"]), cells)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UndriftError(
             f"{path} needs to list the cells of a search and is damaged ({error}); search anew."
         ) from error

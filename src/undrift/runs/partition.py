@@ -16,6 +16,7 @@ from undrift.data import Clients
 from undrift.results.filenames import LABEL_COUNTS
 from undrift.results.trial import write_result
 from undrift.runs.build import build_clients, load_dataset
+from undrift.untrusted import read_json
 
 MOST_CLIENTS = 1000  # A heat map of more clients cannot be read.
 
@@ -60,8 +61,12 @@ def read_partition(folder: Path) -> PartitionCounts | None:
     if not path.is_file():
         return None
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        counts = np.array(values["samples"], dtype=np.int64)
-        return PartitionCounts(counts, tuple(values["labels"]))
-    except (ValueError, KeyError, TypeError):
+        values: dict[str, Any] = read_json(path)
+        counts, labels = np.array(values["samples"], dtype=np.int64), values["labels"]
+    except (ArithmeticError, ValueError, KeyError, TypeError, OSError):
         return None
+    named = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    sound = counts.ndim == 2 and counts.size > 0 and (counts >= 0).all()
+    if not named or not sound or counts.shape[1] != len(labels) or len(counts) > MOST_CLIENTS:
+        return None
+    return PartitionCounts(counts, tuple(labels))

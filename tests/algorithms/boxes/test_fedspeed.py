@@ -31,7 +31,7 @@ def box(
     correction=True,
     prox=True,
     perturbation=True,
-    aggregation="all",
+    average="all",
 ):
     N, d = b.shape
     x, g_hat = np.zeros(d), np.zeros((N, d))  # line 1
@@ -51,7 +51,7 @@ def box(
                 g_hat[i] = g_hat[i] - (y - x) / lam  # line 13
             mean_y += w[i] / mass * y
             mean_sent += w[i] / mass * (y - lam * g_hat[i])  # line 14
-        if aggregation == "participants":
+        if average == "participants":
             x = mean_sent  # line 16
         else:  # line 16 as in the authors' code: the duals of everybody, also of the absent
             x = mean_y - lam * sum(w[i] * g_hat[i] for i in range(N))
@@ -61,12 +61,12 @@ def box(
 def compare(run, x, g_hat, mean_g_hat):
     assert_same(run.state.x, x)
     assert_same_rows(run.client_states, g_hat)
-    if run.algorithm.aggregation == "all":  # otherwise nobody needs the mean of the duals
+    if run.algorithm.average == "all":  # otherwise nobody needs the mean of the duals
         assert_same(run.state.g_hat, mean_g_hat)
 
 
 @everywhere
-@options({}, {"normalise": False}, {"aggregation": "participants"}, {"alpha": 0.3})
+@options({}, {"normalise": False}, {"average": "participants"}, {"alpha": 0.3})
 @pytest.mark.wide(daily=hard)
 def test_box(case, options):
     run = case.run(FedSpeed(lr=0.3, lam=2.0, rho=0.4, **options))
@@ -74,7 +74,7 @@ def test_box(case, options):
 
 
 SWITCHES = product((True, False), (True, False), (True, False), ("all", "participants"))
-NAMES = ("correction", "prox", "perturbation", "aggregation")
+NAMES = ("correction", "prox", "perturbation", "average")
 
 
 def one_or_all_changed(parameters):

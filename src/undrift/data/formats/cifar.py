@@ -9,14 +9,17 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from undrift.data.formats.archive import read_archive
 from undrift.data.formats.images import decode
 from undrift.data.formats.pickled import PickledArray, as_text, unpickled
 from undrift.data.stored import Samples, Stored, damaged
+from undrift.errors import first_line
 
 Pixels = NDArray[np.uint8]
 Batch = tuple[Pixels, NDArray[np.int64]]  # (N, 3, 32, 32) and (N,)
@@ -205,16 +208,27 @@ def read_mosaic(path: Path, data: bytes) -> Pixels:
 def _with_labels(where: Path, data: bytes, batches: list[Batch]) -> list[Batch]:
     """Return the batches with the labels of labels.npy."""
     path, count = where / "labels.npy", sum(len(images) for images, _ in batches)
+    file = io.BytesIO(data)
     try:
-        labels = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise damaged(path, "an array of labels", error, _AGAIN) from error
-    if not isinstance(labels, np.ndarray) or labels.shape != (count,) or labels.dtype.kind != "u":
-        got = f"{labels.dtype} of shape {labels.shape}" if hasattr(labels, "dtype") else "none"
+        shape, dtype = _npy_header(file)
+    except Exception as error:  # NumPy evaluates the header as Python and may raise anything
+        raise damaged(path, "an array of labels", first_line(error), _AGAIN) from error
+    whole = len(data) - file.tell() == count * dtype.itemsize
+    if shape != (count,) or dtype.kind != "u" or not whole:  # Nothing is allocated before this.
+        got = f"{dtype} of shape {shape}, {len(data):,} bytes"
         raise damaged(path, f"{count:,} whole numbers, one label per tile", got, _AGAIN)
+    labels = np.frombuffer(data, dtype, count, file.tell())
     ends = np.cumsum([len(images) for images, _ in batches])[:-1]
     parts = np.split(labels.astype(np.int64), ends)
     return [(images, part) for (images, _), part in zip(batches, parts, strict=True)]
+
+
+def _npy_header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and type of the array in an npy file, and leave the file at its items."""
+    version = npy.read_magic(file)
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    shape, _, dtype = read[version](file)
+    return shape, dtype
 
 
 def _check_labels(path: Path, labels: NDArray[np.int64], classes: int) -> None:
@@ -231,7 +245,8 @@ def _class_names(where: Path, files: Files, variant: _Variant) -> tuple[str, ...
     if variant.meta in files:
         path = where / variant.meta
         listed = unpickled(path, files[variant.meta]).get(variant.names_key)
-        names = tuple(map(as_text, listed)) if isinstance(listed, list) else ()
+        chosen = listed if isinstance(listed, list) else []
+        names = tuple(as_text(name) for name in chosen if isinstance(name, str | bytes))
     elif variant.text_names in files:
         path = where / variant.text_names
         lines = as_text(files[variant.text_names]).splitlines()

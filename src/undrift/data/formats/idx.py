@@ -6,21 +6,18 @@ as a 32-bit integer, then the items; everything is big-endian.
 
 from __future__ import annotations
 
-import gzip
-import io
 import math
-import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift.data.formats import packed
 from undrift.data.stored import Array, Samples, Stored, damaged
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MOST_DIMENSIONS = 8
-_GZIP = b"\x1f\x8b"
-_DEFLATE_RATIO = 1032  # the largest ratio by which deflate can shrink data
 _AGAIN = "fetch the file again"
 
 
@@ -31,24 +28,19 @@ def read_idx(path: str | Path, *, dimensions: int | None = None) -> Array:
     """
     path = Path(path)
     try:
-        with path.open("rb") as plain:
-            packed = plain.read(2) == _GZIP
-        size = path.stat().st_size
-        if not packed:
-            with path.open("rb") as file:
-                return _read(file, path, size, dimensions)
-        with gzip.open(path) as file:
-            return _read(file, path, size * _DEFLATE_RATIO, dimensions)
+        with packed.open_packed(path) as file:
+            most = packed.unpacked_limit(path.stat().st_size)
+            return _read(file, path, most, dimensions)
     except EOFError as error:
         raise damaged(path, "a whole gzip file", "one that ends too early", _AGAIN) from error
-    except (gzip.BadGzipFile, zlib.error) as error:
+    except packed.ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            remedy = "put the file there"
+            raise damaged(path, "a readable idx file", error.strerror, remedy) from error
         raise damaged(path, "a sound gzip file", error, _AGAIN) from error
-    except OSError as error:
-        remedy = "put the file there"
-        raise damaged(path, "a readable idx file", error.strerror or error, remedy) from error
 
 
-def _read(file: io.BufferedIOBase, path: Path, most: int, dimensions: int | None) -> Array:
+def _read(file: BinaryIO, path: Path, most: int, dimensions: int | None) -> Array:
     """Return the array of an open file that can hold at most `most` bytes."""
     start = file.read(4)
     sound = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES
@@ -78,7 +70,7 @@ def _read(file: io.BufferedIOBase, path: Path, most: int, dimensions: int | None
     return items.astype(dtype.newbyteorder("="), copy=False)
 
 
-def _fill(file: io.BufferedIOBase, payload: NDArray[np.uint8]) -> int:
+def _fill(file: BinaryIO, payload: NDArray[np.uint8]) -> int:
     """Read bytes into an array and return how many there were."""
     view, done = payload.data, 0
     while done < len(view):

@@ -22,6 +22,8 @@ Pixels = NDArray[np.uint8]
 Source = tuple[str, Callable[[], bytes]]  # the name of a file for messages, and its bytes
 
 _ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")  # Pillow would run other programs for some formats.
+_MOST_PIXELS = 1 << 25  # of one image, which takes up to 8 bytes a pixel
 _LAYOUT = "train/<class>/<image> and val/<class>/<image> (or test/<class>/<image>)"
 
 
@@ -32,14 +34,17 @@ def pillow() -> Any:
 
 def decode(name: str, data: bytes) -> Pixels:
     """Return the RGB pixels (H, W, 3) of an image file, also of a greyscale one."""
-    return np.array(_opened(name, data))
+    return np.array(opened(name, data))
 
 
-def _opened(name: str, data: bytes) -> Any:
+def opened(name: str, data: bytes) -> Any:
     """Return a decoded RGB image, or raise `DataError`."""
     Image = pillow()
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            width, height = image.size
+            if width * height > _MOST_PIXELS:  # This comes before anything is decoded.
+                raise ValueError(f"{width:,} x {height:,} pixels, of {_MOST_PIXELS:,} at most")
             image.load()
             if "transparency" in image.info:
                 image = image.convert("RGBA")
@@ -74,7 +79,7 @@ def decode_all(sources: Sequence[Source], size: int | None) -> Pixels:
     def pixels(source: Source) -> Pixels:
         name, read = source
         try:
-            image = _opened(name, read())
+            image = opened(name, read())
         except OSError as error:
             raise damaged(name, "a readable file", error.strerror or error, "check it") from error
         return np.array(image if size is None else _cropped(image, size))

@@ -7,11 +7,8 @@ that 50,000 reviews are held as integers, never as words.
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import re
 import tarfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -20,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
+from undrift.data.formats import packed
 from undrift.data.stored import Samples, Stored, damaged
 
 PADDING, UNKNOWN = 0, 1
@@ -90,9 +88,11 @@ def _unpacked(root: Path) -> Iterator[Review]:
 
 def _archived(archive: Path) -> Iterator[Review]:
     """Yield the reviews of an archive."""
-    opened = lzma.open if archive.suffix == ".xz" else gzip.open
     try:
-        with opened(archive) as content, tarfile.open(fileobj=content, mode="r|") as tar:
+        with (
+            packed.open_packed(archive) as content,
+            tarfile.open(fileobj=content, mode="r|") as tar,
+        ):
             for member in tar:
                 parts = PurePosixPath(member.name).parts
                 if not member.isfile() or len(parts) < 3 or not parts[-1].endswith(".txt"):
@@ -105,7 +105,7 @@ def _archived(archive: Path) -> Iterator[Review]:
                     yield split, sentiment, name, file.read() if file else b""
             while content.read(1 << 20):  # the checksum is compared only at the end
                 pass
-    except (OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
+    except (*packed.ERRORS, tarfile.TarError) as error:
         raise damaged(archive, "a whole archive", str(error), _AGAIN) from error
 
 

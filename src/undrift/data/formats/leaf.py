@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.data.formats.images import pillow
+from undrift.data.formats.images import opened, pillow
 from undrift.data.formats.leaf_json import Packers, WrongList, kind_of, read_splits, root_of
 from undrift.data.stored import Array, Samples, Stored, damaged
 
@@ -158,12 +158,12 @@ def _faces(folder: Path, names: Array) -> NDArray[np.uint8]:
 
 def _face(path: Path) -> NDArray[np.uint8]:
     """Return one image, squeezed to a square, or raise `DataError`."""
-    Image = pillow()
     if not path.is_file():
         raise damaged(path.parent, f"the image {path.name}", "none", "unpack the images again")
     try:
-        with Image.open(path) as image:
-            small = image.resize((FACE, FACE), Image.Resampling.BICUBIC).convert("RGB")
-    except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes
-        raise damaged(path, "an image", str(error), "unpack the images again") from error
+        image = opened(str(path), path.read_bytes())
+    except OSError as error:
+        remedy = "unpack the images again"
+        raise damaged(path, "a readable file", error.strerror or error, remedy) from error
+    small = image.resize((FACE, FACE), pillow().Resampling.BICUBIC)
     return np.asarray(small, dtype=np.uint8).transpose(2, 0, 1)

@@ -7,6 +7,7 @@ take some thirty times the memory of its pixels.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +113,8 @@ def _parsed(path: Path, packers: Packers) -> Any:
     def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entry = dict(pairs)
         if len(entry) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(key for key, _ in pairs)
+            twice = next(key for key in counts if counts[key] > 1)
             raise damaged(path, "every user and key once", f"{twice!r} twice", "remove one")
         for key, pack in (("x", packers.x), ("y", packers.y)):
             if isinstance(entry.get(key), list):

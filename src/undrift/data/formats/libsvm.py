@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
+from undrift.data.formats import packed
 from undrift.data.stored import Samples, Stored, damaged
 
 _A9A_FEATURES = 123
 _MOST_KNOWN = 100_000
 _LARGEST = float(np.finfo(np.float32).max)
-_UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
-    b"\x1f\x8b": gzip.decompress,
-    b"BZh": bz2.decompress,
-    b"\xfd7zXZ\0": lzma.decompress,
-}
+_LONGEST_LINE = 1 << 24  # bytes; one with 100,000 features has a tenth of that
 _ENDINGS = ("", ".gz", ".bz2", ".xz")
 
 
@@ -37,7 +30,7 @@ def read_libsvm(path: str | Path, features: int) -> tuple[NDArray[np.float32], N
     labels, columns, values = array("d"), array("q"), array("d")
     ends = array("q", [0])  # number of entries up to the end of each sample
     known: dict[str, tuple[int, float]] = {}  # many entries, such as 0/1 features, occur often
-    for number, line in enumerate(_text(path).split("\n"), 1):
+    for number, line in enumerate(_lines(path), 1):
         fields = (line.partition("#")[0] if "#" in line else line).split()
         if not fields:
             continue
@@ -107,23 +100,26 @@ def _entry(field: str, features: int, path: Path, number: int) -> tuple[int, flo
     return column, value
 
 
-def _text(path: Path) -> str:
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file, plain or compressed; none is held after it was read."""
+    number = 0
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        remedy = "put the file there"
-        raise damaged(path, "a LIBSVM file", error.strerror or error, remedy) from error
-    unpack = next((f for magic, f in _UNPACK.items() if data.startswith(magic)), None)
-    try:
-        text = (unpack(data) if unpack else data).decode("ascii")
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        with packed.open_packed(path) as file:
+            while line := file.readline(_LONGEST_LINE):
+                number += 1
+                if len(line) == _LONGEST_LINE:
+                    raise ValueError(f"a line of more than {_LONGEST_LINE:,} bytes")
+                # Python reads 1_0 as 10, but LIBSVM does not.
+                if b"_" in line:
+                    remedy = "correct the line"
+                    raise damaged(_line(path, number), "plain numbers", "an underscore", remedy)
+                yield line.decode("ascii")
+    except packed.ERRORS as error:
+        if number == 0 and isinstance(error, OSError) and error.errno is not None:
+            remedy = "put the file there"
+            raise damaged(path, "a LIBSVM file", error.strerror or error, remedy) from error
         kind = "plain text" if isinstance(error, UnicodeDecodeError) else "a whole compressed file"
         raise damaged(path, kind, error, "fetch the file again") from error
-    # Python reads 1_0 as 10, but LIBSVM does not.
-    if "_" in text:
-        number = text.count("\n", 0, text.index("_")) + 1
-        raise damaged(_line(path, number), "plain numbers", "an underscore", "correct the line")
-    return text
 
 
 def read_a9a(folder: str | Path) -> Stored:

@@ -119,6 +119,24 @@ class _PlainUnpickler(pickle._Unpickler):
         except KeyError:
             raise pickle.UnpicklingError(f"the name {module}.{name}") from None
 
+    def load_setitem(self) -> None:
+        self._require_text([self.stack[-2]])  # type: ignore[attr-defined]
+        super().load_setitem()  # type: ignore[misc]
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+
+    def load_setitems(self) -> None:
+        self._require_text(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_setitems()  # type: ignore[misc]
+
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+
+    @staticmethod
+    def _require_text(keys: list[Any]) -> None:
+        """Raise for other keys: tuples that hold each other twice take for ever to be hashed."""
+        if not all(isinstance(key, str | bytes) for key in keys):
+            raise pickle.UnpicklingError("a key that is not text")
+
     def load_bytearray8(self) -> None:
         (size,) = struct.unpack("<Q", self.read(8))  # type: ignore[attr-defined]
         # The inherited method would allocate as much memory as the file claims before reading.

@@ -8,9 +8,7 @@ padded with spaces.
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from undrift.check import is_whole, require
+from undrift.data.formats import packed
 from undrift.data.formats.leaf import (
     LETTERS,
     WINDOW,
@@ -76,14 +75,12 @@ def read_roles(path: str | Path, *, window: int = WINDOW) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
-    packed = path.suffix == ".gz"
     try:
-        content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-        return content.decode("utf-8-sig")
+        return packed.read_packed(path, plain=path.suffix != ".gz").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise damaged(path, "UTF-8 text", f"byte {error.start} of another kind", _EDITION) from None
-    except (OSError, EOFError, zlib.error) as error:
-        kind = "a whole gzip file" if packed else "a readable file"
+    except packed.ERRORS as error:
+        kind = "a whole gzip file" if path.suffix == ".gz" else "a readable file"
         raise damaged(path, kind, str(error), "fetch it again") from error
 
 

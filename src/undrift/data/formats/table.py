@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,8 @@ def _check_header(path: Path, header: tuple[str, ...]) -> None:
     if "" in header or not header:
         got = "an empty one" if header else "an empty file"
         raise damaged(path, "a name for every column in line 1", got, "add a header")
-    twice = next((name for name in header if header.count(name) > 1), None)
+    counts = Counter(header)
+    twice = next((name for name in counts if counts[name] > 1), None)
     if twice is not None:
         raise damaged(path, "a header of different names", f"{twice!r} twice", "rename one")
 

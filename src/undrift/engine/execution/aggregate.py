@@ -1,57 +1,183 @@
-"""The sum of a cohort's uploads: the one place that sees every upload before the server does.
+"""The uploads of a cohort on their way to the server: the one place that sees each of them.
 
-Uploads arrive group by group in the order of the plan and are added at once, so memory holds one
-sum and one group. Clipping, robust rules, noise and masks would enter here.
+Uploads arrive group by group in the order of the plan. Where a bad one stops the run, they are
+added at once, so memory holds one sum and one group. Where bad ones are dropped, or a rule other
+than the mean combines them, all are held until the last has come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from undrift import tree
+from undrift import keyed, tree
+from undrift.aggregation.policy import UploadPolicy
+from undrift.aggregation.uploads import CohortUploads, Findings, combined
+from undrift.aggregation.validation import Fault, oversized
+from undrift.engine.plan import Plan
 from undrift.engine.world import World
+from undrift.errors import DivergenceError
+
+Positions = NDArray[np.int64]
+
+
+class ExchangeResult(NamedTuple):
+    """Holds what the server gets of an exchange."""
+
+    mean: Any  # None if too few uploads were sound
+    plan: Plan  # of the clients whose uploads are in it
+    dropped: dict[int, str]  # the others, with the reason
 
 
 class UploadSum:
-    """Adds up weighted uploads and refuses those that are not finite."""
+    """Validates the uploads of a plan and makes their mean."""
 
-    def __init__(self) -> None:
-        self._total: Any = None
-        self._refused: list[int] = []
+    def __init__(self, plan: Plan, world: World, policy: UploadPolicy, seed: int = 0) -> None:
+        self._plan, self._world, self._policy, self._seed = plan, world, policy, seed
+        self._uploads = CohortUploads(plan.ids, plan.weights, plan.t, hold=policy.holds)
+        self._before_attack: list[tuple[Positions, Any]] = []
 
-    def add(self, ids: Iterable[int], weights: Tensor, uploads: Any) -> bool:
-        """Add sum_i w_i upload_i and return True, or return False if an upload is not finite.
+    def add(self, positions: Positions, uploads: Any) -> bool:
+        """Take the uploads of a group; return False if there is no use in running the others.
 
-        `uploads` is a tree whose leaves have a leading axis over the clients `ids`.
+        `uploads` is a tree whose leaves have a leading axis over the clients.
         """
-        self._refused = not_finite(ids, uploads)
-        if self._refused:
-            return False
-        part = tree.map(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, 1), uploads)
-        self._total = part if self._total is None else tree.map(Tensor.add_, self._total, part)
-        return True
+        if self._policy.attack is not None:
+            self._before_attack.append((positions, uploads))
+            return True
+        sound = self._uploads.add(self._plan.ids[positions], uploads, t=self._plan.t)
+        return sound or self._policy.on_bad == "drop"
 
-    def sum_over(self, world: World, round: int, form: Callable[[], Any]) -> Any:
-        """Return the sum over all processes, or raise on all of them if one has refused an upload.
+    def conclude(
+        self,
+        form: Callable[[], Any],
+        groups_of: Callable[[Plan], list[Positions]],
+        *,
+        scale: float,
+        needed: int,
+        population: int,
+    ) -> ExchangeResult:
+        """Return the mean over all processes, or raise on all of them if a bad upload stops a run.
 
-        `form` makes the zeros that a process without an upload contributes.
+        `form` makes zeros in the form of an upload, for a process without one; `groups_of` returns
+        the groups in which this process runs a plan. `scale` is the norm of the model, `needed` how
+        many uploads there must be, and `population` the number of all clients.
         """
-        world.agree(self._refused, round, "updates")
+        if self._before_attack:
+            self._attack(population)
+        faults = self._faults(form, scale)
+        plan, policy = self._plan, self._policy
+        bad = np.flatnonzero(faults)
+        if len(bad) and policy.on_bad == "stop":
+            raise _stopped(plan, bad, faults)
+        dropped = {int(plan.ids[i]): Fault(faults[i]).reason for i in bad}
+        kept = np.flatnonzero(faults == 0)
+        if len(kept) < needed:
+            return ExchangeResult(None, plan.part(kept[:0]), dropped)
+        part = plan.part(kept)
+        groups = [kept[group] for group in groups_of(part)] if dropped else None
+        return ExchangeResult(self._combined(kept, part, form, groups), part, dropped)
+
+    def _faults(self, form: Callable[[], Any], scale: float) -> NDArray[np.int64]:
+        """Return what is wrong with each upload, as all processes together know."""
+        faults, norms = _of_all(self._uploads, self._world, form)
+        if self._policy.on_bad == "stop" and ((faults != 0) & (faults != Fault.MISSING)).any():
+            faults[faults == Fault.MISSING] = 0  # Nobody has waited for the others.
+        else:
+            faults[oversized(norms, self._plan.counts, scale)] = Fault.NORM
+        return faults
+
+    def _combined(
+        self,
+        kept: Positions,
+        part: Plan,
+        form: Callable[[], Any],
+        groups: list[Positions] | None,
+    ) -> Any:
+        """Return the mean of the uploads at the positions `kept`, which are a plan of their own."""
+        world, uploads, rule = self._world, self._uploads, self._policy.aggregation
+        if rule is not None:
+            own = uploads.form()
+            table = uploads.stacked(kept, form() if own is None else own)
+            return combined(rule, world.sum(table))  # Others have zeros in this process's rows.
+        total = uploads.total
+        if self._policy.holds:
+            weights = np.zeros(len(self._plan.ids))
+            weights[kept] = part.weights
+            total = uploads.weighted_sum(weights, groups)
         if world.size == 1:
-            return self._total
-        return world.sum(form() if self._total is None else self._total)
+            return total
+        return world.sum(form() if total is None else total)
+
+    def _attack(self, population: int) -> None:
+        """Replace the uploads of attackers by what they upload, and take all of them."""
+        attack, plan = self._policy.attack, self._plan
+        assert attack is not None
+        groups, self._before_attack = self._before_attack, []
+        evil = set(attack.attackers(population, self._seed).tolist())
+        flat = [
+            torch.cat([leaf.reshape(len(leaf), -1) for leaf in tree.leaves(uploads)], dim=1)
+            for _, uploads in groups
+        ]
+        mask = torch.tensor(
+            [int(i) in evil for positions, _ in groups for i in plan.ids[positions]]
+        )
+        rows = torch.cat(flat)
+        if mask.any():
+            rng = keyed.generator(self._seed, "attack", plan.t)
+            rows[mask] = attack.forged(rows[mask], rows[~mask], rng)
+        parts = torch.split(rows, [len(positions) for positions, _ in groups])
+        for (positions, uploads), part in zip(groups, parts, strict=True):
+            leaves = tree.leaves(uploads)
+            pieces = torch.split(part, [leaf[0].numel() for leaf in leaves], dim=1)
+            forged = [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, leaves, strict=True)]
+            self._uploads.add(plan.ids[positions], tree.with_leaves(uploads, forged), t=plan.t)
 
 
-def not_finite(ids: Iterable[int], rows: Any) -> list[int]:
-    """Return those of `ids` whose rows in a stacked tree are not finite."""
-    floating = [leaf for leaf in tree.leaves(rows) if leaf.is_floating_point()]
-    if not floating:
-        return []
-    finite = tree.finite_rows(floating[0])
-    for leaf in floating[1:]:
-        finite = finite & tree.finite_rows(leaf)
-    return [int(i) for i, fine in zip(ids, finite.tolist(), strict=True) if not fine]
+def _of_all(uploads: CohortUploads, world: World, form: Callable[[], Any]) -> Findings:
+    """Return the findings of all processes; each has those of its own clients."""
+    if world.size == 1:
+        return uploads.findings()
+    own = uploads.findings()
+    if not own.norms.size:
+        floating = [leaf for leaf in tree.leaves(form()) if leaf.is_floating_point()]
+        own = uploads.findings(len(floating))
+    bits = np.where(np.isnan(own.norms), -1.0, own.norms).view(np.int64)
+    # What this process has not seen is another's, so that it must not count here.
+    faults = np.where(own.faults == Fault.MISSING, 0, own.faults)
+    seen = (own.faults != Fault.MISSING).astype(np.int64)
+    rows = world.gather([*seen.tolist(), *faults.tolist(), *bits.ravel().tolist()])
+    count = len(faults)
+    norms = rows[:, 2 * count :].view(np.float64).reshape(len(rows), *own.norms.shape).max(0)
+    missing = rows[:, :count].sum(0) == 0
+    found = np.where(missing, int(Fault.MISSING), rows[:, count : 2 * count].max(0))
+    return Findings(found, np.where(norms < 0, np.nan, norms))
+
+
+def _stopped(plan: Plan, bad: Positions, faults: NDArray[np.int64]) -> DivergenceError:
+    """Return the error that names the clients whose uploads are bad."""
+    clients = [int(i) for i in plan.ids[bad]]
+    kinds = {Fault(faults[i]) for i in bad}
+    if kinds == {Fault.NOT_FINITE}:
+        return DivergenceError.of(clients, plan.t + 1, "updates", everywhere=True)
+    who = f"client {clients[0]}" if len(clients) == 1 else f"clients {clients}"
+    what = " or ".join(sorted(kind.reason for kind in kinds))
+    return DivergenceError(
+        f"Training needs updates of like size and form, got {what} from {who} in round "
+        f"{plan.t + 1}; look at its data, lower lr, or drop bad updates with on_bad='drop' "
+        "(--on-bad drop). The last good state is kept.",
+        round=plan.t + 1,
+        clients=clients,
+        everywhere=True,
+    )
+
+
+def norm_of(x: torch.Tensor) -> float:
+    """Return the norm of a model, infinite where squares overflow."""
+    value = float(torch.linalg.vector_norm(x))
+    return value if math.isfinite(value) else math.inf

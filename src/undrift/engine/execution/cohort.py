@@ -23,8 +23,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from undrift import tree
+from undrift.aggregation.policy import UploadPolicy
 from undrift.core import Vector
-from undrift.engine.execution.aggregate import UploadSum
+from undrift.engine.execution.aggregate import ExchangeResult, UploadSum
 from undrift.engine.execution.client import Stage, client_exchange
 from undrift.engine.execution.executor import BaseExecutor
 from undrift.engine.execution.local import Group, LocalLoop, ObservedLoop
@@ -100,6 +101,7 @@ class FederatedExecutor(BaseExecutor):
 
     # The price of a client's row in a stacked step, see `Plan.groups_of_like_work`.
     row_cost: float = field(default=0.0, kw_only=True)
+    policy: UploadPolicy = field(default=UploadPolicy(), kw_only=True)
 
     def exchange(
         self,
@@ -108,32 +110,46 @@ class FederatedExecutor(BaseExecutor):
         state_of: Callable[[int], Any],
         meter: Meter,
         observer: UploadObserver | None = None,
-    ) -> tuple[Any, dict[int, Any]]:
-        """Run a stage on every client; return the weighted mean and the new client states.
+        scale: float = math.inf,
+        needed: int = 1,
+    ) -> tuple[ExchangeResult, dict[int, Any]]:
+        """Run a stage on every client; return the mean of sound uploads and the new client states.
 
-        Each of several processes runs its own clients and keeps their states; the mean is of all.
+        Each of several processes runs its own clients and keeps their states; the mean is of all. A
+        client whose upload is dropped keeps the state that it had. `scale` is the norm of the
+        model, below which an upload is not too large. There is no mean of less than `needed`.
         """
         own = self.world.positions(plan.ids)
         meter.exchanges += 1
-        total, states = UploadSum(), dict[int, Any]()
+        total = UploadSum(plan, self.world, self.policy, self.planner.seed)
+        states = dict[int, Any]()
         exchange = CohortExchange(stage, plan, state_of, observer is not None)
         with closing(self._results(exchange, own)) as results:
             for positions, uploads, new, paths, cost in results:
                 meter.add(cost, positions)
-                ids, weights = plan.ids[positions], self._weights(plan, positions)
-                if not total.add(ids, weights, uploads):
+                ids = plan.ids[positions]
+                if not total.add(positions, uploads):
                     break
                 if observer is not None:
                     for row, i in enumerate(ids):
                         upload, path = tree.row((uploads, paths), row)
-                        observer(int(i), float(weights[row]), upload, path)
+                        observer(int(i), self._weight(plan, positions[row]), upload, path)
                 states.update(zip(map(int, ids), new, strict=True))
                 del uploads, new, paths  # so that memory never holds two groups' results
-        return total.sum_over(self.world, plan.t + 1, stage.form), states
+        outcome = total.conclude(
+            stage.form,
+            lambda part: self._groups(part, self.world.positions(part.ids)),
+            scale=scale,
+            needed=needed,
+            population=len(self.planner.census),
+        )
+        for client in outcome.dropped:
+            states.pop(client, None)
+        return outcome, states if outcome.mean is not None else {}
 
-    def _weights(self, plan: Plan, positions: NDArray[np.int64]) -> Tensor:
-        layout = self.task.layout
-        return torch.tensor(plan.weights[positions], dtype=layout.dtype, device=layout.device)
+    def _weight(self, plan: Plan, position: int) -> float:
+        """Return a client's weight in the plan, as the model's numbers have it."""
+        return float(torch.tensor(plan.weights[position], dtype=self.task.layout.dtype))
 
     def _groups(self, plan: Plan, own: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the positions of the plan that run together; `own` are this process's."""

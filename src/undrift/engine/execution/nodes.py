@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch.func import vmap
 from undrift import tree
 from undrift.core import Comm, Objective, Peer, Vector
 from undrift.engine.collectives.base import Collective, Exchange, PeerComm, carry_out_at_once
-from undrift.engine.execution.aggregate import not_finite
 from undrift.engine.execution.executor import BaseExecutor
 from undrift.engine.execution.local import Group, LocalLoop
 from undrift.engine.execution.lockstep import run_lockstep
@@ -162,3 +161,14 @@ def _require_same(requests: list[tuple[Collective, list[Tensor]]]) -> None:
             f"Peers need to ask each other for the same thing at the same time, got {kinds}; "
             "do not let a node's data decide what it asks."
         )
+
+
+def not_finite(ids: Iterable[int], rows: Any) -> list[int]:
+    """Return those of `ids` whose rows in a stacked tree are not finite."""
+    floating = [leaf for leaf in tree.leaves(rows) if leaf.is_floating_point()]
+    if not floating:
+        return []
+    finite = tree.finite_rows(floating[0])
+    for leaf in floating[1:]:
+        finite = finite & tree.finite_rows(leaf)
+    return [int(i) for i, fine in zip(ids, finite.tolist(), strict=True) if not fine]

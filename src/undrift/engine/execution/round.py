@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from undrift.core import Federated, Prelude, Vector
+from undrift.engine.execution.aggregate import norm_of
 from undrift.engine.execution.client import Stage
 from undrift.engine.execution.cohort import FederatedExecutor, Tap, Upload, UploadObserver
 from undrift.engine.execution.meter import Meter
 from undrift.engine.plan import Plan
 from undrift.engine.world import World
+
+
+class RoundResult(NamedTuple):
+    """Holds what a round leads to."""
+
+    server: Any
+    states: dict[int, Any]  # of the clients whose uploads count
+    clients: int  # whose uploads count; 0 in a void round
+    dropped: dict[int, str]  # clients whose uploads are bad, with the reason
 
 
 def federated_round(
@@ -26,15 +36,19 @@ def federated_round(
     x0: Vector,
     meter: Meter,
     tap: Tap | None = None,
-) -> tuple[Any, dict[int, Any]]:
+) -> RoundResult:
     """Return the server's next state and the cohort's new states; no argument but `meter` changes.
 
-    `clients` holds the states of clients that have taken part before; others start at `x0`.
+    `clients` holds the states of clients that have taken part before; others start at `x0`. A round
+    in which too few take part or too few uploads are sound is void: the model stays as it is.
     """
     if plan.share < 1:
         server = algorithm.enrol(server, plan.share)
-    if len(plan.ids) == 0:  # The round is void if every client failed.
-        return server, {}
+    before, dropped = server, dict[int, str]()
+    needed = executor.policy.needed(len(plan.ids) + plan.missed)
+    if len(plan.ids) < needed:
+        return RoundResult(before, {}, 0, dropped)
+    scale = norm_of(server.x)
     down = first_down = algorithm.broadcast(server)
     new_states: dict[int, Any] = {}
 
@@ -48,15 +62,28 @@ def federated_round(
     if isinstance(algorithm, Prelude) and len(asked):
         part, cost = plan.part(asked), Meter(len(asked))
         stage = Stage.answers(algorithm, algorithm.ask(server), x0)
-        answer, new_states = executor.exchange(stage, part, state_of, cost)
+        answers, new_states = executor.exchange(stage, part, state_of, cost, scale=scale)
         meter.add(cost, asked)
         meter.exchanges += cost.exchanges
-        server = algorithm.hear(server, answer, part.cohort)
-        down = algorithm.broadcast(server)
+        dropped |= answers.dropped
+        if len(plan.ids) - len(dropped) < needed:
+            return RoundResult(before, {}, 0, dropped)
+        if answers.mean is not None:
+            server = algorithm.hear(server, answers.mean, answers.plan.cohort)
+            down = algorithm.broadcast(server)
     observer = None if tap is None else _observer(tap, plan.t + 1, server.x)
     stage = Stage.uploads(algorithm, down, x0)
-    mean, new_states = executor.exchange(stage, plan, state_of, meter, observer)
-    return algorithm.update(server, mean, plan.cohort), new_states
+    going_on = np.flatnonzero([int(i) not in dropped for i in plan.ids])
+    part, cost = plan.part(going_on), Meter(len(going_on))
+    uploads, states = executor.exchange(stage, part, state_of, cost, observer, scale, needed)
+    meter.add(cost, going_on)
+    meter.exchanges += cost.exchanges
+    dropped |= uploads.dropped
+    if uploads.mean is None:
+        return RoundResult(before, {}, 0, dropped)
+    server = algorithm.update(server, uploads.mean, uploads.plan.cohort)
+    # The server has heard the answers of those whose uploads it dropped.
+    return RoundResult(server, new_states | states, len(uploads.plan.ids), dropped)
 
 
 def _asked(

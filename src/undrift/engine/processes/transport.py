@@ -21,6 +21,7 @@ from torch import Tensor
 from undrift.errors import UndriftError, WorkerError, first_line
 
 HEADER = 24  # bytes in front of every message
+LARGEST = 1 << 36  # bytes of a message; memory of this length is reserved and not yet taken
 
 
 class Outgoing(NamedTuple):
@@ -168,10 +169,10 @@ class PendingMessages:
 
     def _length(self, i: int) -> int:
         """Return the length that a header says; raise if it is another message's header."""
-        tag, nbytes, _ = self._headers[i].tolist()
-        if tag != _tag(self._incoming[i].label):
+        length = announced_length(self._headers[i].tolist(), self._incoming[i].label)
+        if length is None:
             raise self._out_of_step(i)
-        return int(nbytes)
+        return length
 
     def _out_of_step(self, i: int) -> UndriftError:
         return UndriftError(
@@ -203,6 +204,12 @@ class PendingMessages:
             raise LostError(ranks[0], backend_message(error)) from error
         # A backend may return one handle for all operations.
         return list(zip(works, ranks if len(works) == len(ranks) else ranks[:1], strict=True))
+
+
+def announced_length(header: Sequence[int], label: str) -> int | None:
+    """Return the length that a header announces, or None if it is no header of this message."""
+    tag, nbytes, _ = header
+    return int(nbytes) if tag == _tag(label) and 0 <= nbytes <= LARGEST else None
 
 
 def _finish(works: list[tuple[Any, int]]) -> None:

@@ -120,6 +120,8 @@ def _columns(kind: type[Record]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {each}" for key, each in value.items())
     return "" if value is None else str(value)
 
 

@@ -1,0 +1,335 @@
+"""What is fuzzed: functions of bytes that may raise typed errors and nothing else.
+
+Each target takes the bytes of one file or message and hands them to the reader. `seeds` are sound
+inputs, from which a fuzzer starts; a target that refuses one of them tests nothing.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import pickle
+import struct
+import tarfile
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from undrift.config.experiment import Experiment
+from undrift.data.formats.archive import read_archive
+from undrift.data.formats.cifar import read_cifar10
+from undrift.data.formats.idx import read_idx
+from undrift.data.formats.images import decode
+from undrift.data.formats.imdb import read_imdb
+from undrift.data.formats.leaf import read_femnist, read_leaf_shakespeare
+from undrift.data.formats.libsvm import read_libsvm
+from undrift.data.formats.shakespeare import read_shakespeare
+from undrift.data.formats.table import read_table
+from undrift.engine.processes.transport import announced_length
+from undrift.errors import UndriftError
+from undrift.fleet.roster import parse as parse_fleet
+from undrift.fleet.trace import Trace
+from undrift.optim import schedules
+from undrift.results.export import load_safetensors
+from undrift.results.trial import read_records, read_trial
+from undrift.runs.folder import read_environment
+from undrift.runs.jobs import read_choice
+from undrift.runs.partition import read_partition
+
+TYPED = (UndriftError, ValueError)  # what a reader may raise
+
+
+@dataclass(frozen=True)
+class Target:
+    """Is a reader under test, with sound inputs and words of its format."""
+
+    read: Callable[[bytes, Path], None]  # the bytes, and an empty folder
+    seeds: Callable[[], list[bytes]]
+    words: tuple[str, ...] = field(default=())
+
+    def __call__(self, data: bytes) -> None:
+        """Read the bytes; raise what is not a typed error."""
+        with suppress(*TYPED), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.strict(data)
+
+    def strict(self, data: bytes) -> None:
+        """Read the bytes and raise any error, as a sound input must not."""
+        with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+            self.read(data, Path(folder))
+
+
+@cache
+def _memory() -> str | None:
+    """Return a folder in memory, where the system has one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _file(read: Callable[[Path], Any], name: str) -> Callable[[bytes, Path], None]:
+    """Return a target that reads one file of this name."""
+
+    def target(data: bytes, folder: Path) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        read(path)
+
+    return target
+
+
+EXPERIMENT = b"""title = "fuzz"
+seeds = [0, 1]
+[[methods]]
+name = "fedspeed"
+lr = "exponential(0.1, 0.998)"
+lam = 10.0
+[data]
+name = "digits"
+partition = "dirichlet:0.3"
+[training]
+rounds = 3
+participation = 0.5
+[sweep.grid]
+"fedspeed.lr" = [0.1, 0.3]
+"""
+
+
+def _experiment(data: bytes, folder: Path) -> None:
+    if b":" in data.replace(b'"dirichlet:', b"") or b".py" in data:
+        return  # such a name may be of a method that is imported, which is another matter
+    _file(lambda path: Experiment.read(path).to_toml(), "experiment.toml")(data, folder)
+
+
+def _schedule(data: bytes, folder: Path) -> None:
+    value = schedules.parse(data.decode("utf-8", "replace"))
+    if isinstance(value, schedules.Schedule):
+        for t in (0, 1, 1000):
+            value.at(t)
+
+
+def _schedule_seeds() -> list[bytes]:
+    return [
+        b"0.1",
+        b"exponential(0.1, 0.998)",
+        b"staircase(0.03, 0.1, 100)",
+        b"piecewise(0.1, {4: 0.5, 12: 1.0})",
+    ]
+
+
+def _idx_seeds() -> list[bytes]:
+    plain = struct.pack(">HBB2I", 0, 8, 2, 2, 3) + bytes(6)
+    return [plain, gzip.compress(plain), struct.pack(">HBBI", 0, 0x0D, 1, 2) + bytes(8)]
+
+
+def _libsvm_seeds() -> list[bytes]:
+    plain = b"+1 1:0.5 3:1\n-1 2:1 # a comment\n\n0 123:1e-3\n"
+    return [plain, gzip.compress(plain), bz2.compress(plain), lzma.compress(plain)]
+
+
+def _cifar(data: bytes, folder: Path) -> None:
+    """Read the bytes as a pickled batch; its five neighbours are the same."""
+    for name in ("data_batch_1", *(f"data_batch_{i}" for i in range(2, 6)), "test_batch"):
+        (folder / name).write_bytes(data)
+    (folder / "batches.meta").write_bytes(data)
+    read_cifar10(folder)
+
+
+def _cifar_seeds() -> list[bytes]:
+    content = {
+        "data": np.zeros((2, 3072), np.uint8),
+        "labels": [3, 9],
+        "label_names": [f"class {i}" for i in range(10)],
+    }
+    return [pickle.dumps(content, protocol) for protocol in (2, 4, 5)]
+
+
+def _mosaic(data: bytes, folder: Path) -> None:
+    """Read the bytes as the labels of mosaics, which are sound."""
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (folder / f"{name}.webp").write_bytes(_picture("WEBP"))
+    (folder / "labels.npy").write_bytes(data)
+    read_cifar10(folder)
+
+
+def _npy_seeds() -> list[bytes]:
+    file = io.BytesIO()
+    np.save(file, np.arange(6, dtype=np.uint8))
+    return [file.getvalue()]
+
+
+def _image(data: bytes) -> None:
+    decode("a", data)
+
+
+@cache
+def _picture(kind: str, side: int = 32) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    pixels = np.arange(side * side * 3, dtype=np.uint8).reshape(side, side, 3)
+    Image.fromarray(pixels).save(file, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    return file.getvalue()
+
+
+def _archive_seeds() -> list[bytes]:
+    zipped, tarred = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/wnids.txt", "n01 n02")
+    with tarfile.open(fileobj=tarred, mode="w") as tar:
+        member = tarfile.TarInfo("a/wnids.txt")
+        member.size = 7
+        tar.addfile(member, io.BytesIO(b"n01 n02"))
+    return [zipped.getvalue(), tarred.getvalue(), gzip.compress(tarred.getvalue())]
+
+
+def _leaf(data: bytes, folder: Path) -> None:
+    for split in ("train", "test"):
+        (folder / split).mkdir()
+        (folder / split / "all.json").write_bytes(data)
+    with suppress(*TYPED):
+        read_femnist(folder)
+    read_leaf_shakespeare(folder)
+
+
+def _leaf_seeds() -> list[bytes]:
+    def users(x: Any, y: Any) -> bytes:
+        data = {"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [x], "y": [y]}}}
+        return json.dumps(data).encode()
+
+    return [users("e" * 80, "f"), users("  " * 40, " ")]
+
+
+def _text_seeds() -> list[bytes]:
+    speech = "ROMEO:\n" + "But soft, what light through yonder window breaks?\n" * 4
+    return [speech.encode(), gzip.compress(speech.encode())]
+
+
+def _imdb_seeds() -> list[bytes]:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        for split in ("train", "test"):
+            for sentiment in ("neg", "pos"):
+                member = tarfile.TarInfo(f"aclImdb/{split}/{sentiment}/0_9.txt")
+                member.size = 9
+                tar.addfile(member, io.BytesIO(b"good film"))
+    return [content.getvalue()]
+
+
+def _table(path: Path) -> None:
+    for read in (
+        Trace.read,
+        lambda p: parse_fleet(str(p), 2),
+        lambda p: read_table(p, target="label"),
+    ):
+        with suppress(*TYPED):
+            read(path)
+
+
+def _table_seeds() -> list[bytes]:
+    return [
+        b"label,size,colour\n1,2.5,red\n0,3.5,blue\n1,1e3,red\n",
+        b"client,start,end\n0,0,10\n1,5.5,20\n",
+        b"client,device\n0,phone\n1,gpu-node\n",
+    ]
+
+
+RECORD = {
+    "round": 1, "clients": 2, "loss": None, "accuracy": 0.5, "bytes_up": 8, "bytes_down": 8,
+    "gradients": 4, "samples": 80, "seconds": 0.1, "nonfinite": {"/loss": "NaN"},
+}  # fmt: skip
+TRIAL = {
+    "label": "FedAvg", "method": "FedAvg", "settings": {"lr": 0.1}, "seed": 0, "rounds": 1,
+    "status": "finished", "reason": "", "totals": None, "model_sha256": None, "facts": {},
+}  # fmt: skip
+
+
+def _records(data: bytes, folder: Path) -> None:
+    """Read the bytes as every file of a folder of results."""
+    for name in ("a.jsonl", "a.json", "partition.json", "search.json", "environment.json"):
+        (folder / name).write_bytes(data)
+    read_records(folder / "a.jsonl")
+    for read in (read_partition, read_choice, read_environment):
+        with suppress(*TYPED):
+            read(folder)
+    read_trial(folder, "a")
+
+
+def _record_seeds() -> list[bytes]:
+    values = [
+        RECORD,
+        TRIAL,
+        {"labels": ["a", "b"], "samples": [[1, 2], [3, 4]]},
+        {"count": 1, "cells": {"FedAvg": [{"lr": 0.1}]}},
+    ]
+    return [json.dumps(value).encode() for value in values]
+
+
+def _header(data: bytes, folder: Path) -> None:
+    numbers = struct.unpack("<3q", data[:24].ljust(24, b"\0"))
+    length = announced_length(numbers, "uploads of round 1")
+    if length is not None:
+        np.empty(length, np.uint8)  # which reserves memory and takes none
+
+
+def _header_seeds() -> list[bytes]:
+    digest = hashlib.blake2b(b"uploads of round 1", digest_size=8).digest()
+    return [digest + struct.pack("<2q", length, 0) for length in (0, 1 << 20, -1, 1 << 62)]
+
+
+def _model(data: bytes, folder: Path) -> None:
+    _file(lambda path: load_safetensors(torch.nn.Linear(2, 1), path), "m.safetensors")(data, folder)
+
+
+def _model_seeds() -> list[bytes]:
+    from safetensors.torch import save
+
+    state = torch.nn.Linear(2, 1).state_dict()
+    return [save(state), save(state, metadata={"undrift": "0"})]
+
+
+TARGETS: dict[str, Target] = {
+    "experiment": Target(_experiment, lambda: [EXPERIMENT]),
+    "schedule": Target(_schedule, _schedule_seeds, ("exponential(", "staircase(", "piecewise(")),
+    "model": Target(_model, _model_seeds),
+    "records": Target(_records, _record_seeds, ('"nonfinite"', '"consensus"', "NaN")),
+    "idx": Target(_file(read_idx, "a-idx2-ubyte"), _idx_seeds),
+    "libsvm": Target(_file(lambda path: read_libsvm(path, 123), "a9a"), _libsvm_seeds),
+    "cifar": Target(_cifar, _cifar_seeds),
+    "mosaic": Target(_mosaic, _npy_seeds),
+    "images": Target(
+        lambda data, folder: _image(data),
+        lambda: [_picture(kind) for kind in ("PNG", "JPEG", "WEBP", "BMP")],
+    ),
+    "archive": Target(
+        _file(lambda path: read_archive(path, lambda name: True), "a.tar"), _archive_seeds
+    ),
+    "leaf": Target(_leaf, _leaf_seeds),
+    "shakespeare": Target(
+        lambda data, folder: _file(lambda path: read_shakespeare(folder), "pg100.txt")(
+            data, folder
+        ),
+        _text_seeds,
+    ),
+    "imdb": Target(
+        lambda data, folder: _file(lambda path: read_imdb(folder), "aclImdb_v1.tar.gz")(
+            data, folder
+        ),
+        _imdb_seeds,
+    ),
+    "tables": Target(_file(_table, "a.csv"), _table_seeds),
+    "header": Target(_header, _header_seeds),
+}

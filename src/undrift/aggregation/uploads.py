@@ -1,0 +1,215 @@
+"""The uploads of one cohort: each is validated when it comes, and added up or held."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from undrift import tree
+from undrift.aggregation.robust import Aggregation
+from undrift.aggregation.validation import Fault, Norms, norms_of_rows, signature
+
+Positions = NDArray[np.int64]
+
+
+class Findings(NamedTuple):
+    """Holds what the checks of single uploads found, by position in the cohort."""
+
+    faults: NDArray[np.int64]
+    norms: Norms  # (leaves, clients), NaN where none came
+
+
+class _Group(NamedTuple):
+    positions: Positions
+    rows: Any  # a tree whose leaves have a leading axis over the positions
+    signature: tuple[Any, ...]
+
+
+class CohortUploads:
+    """Takes the uploads of a cohort; memory holds their sum, or all of them with `hold`.
+
+    `weights` are those of the mean. `form` is a tree in the form of one upload, where it is known;
+    otherwise uploads must have the form that most of them have.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[int] | NDArray[np.int64],
+        weights: NDArray[np.float64],
+        t: int,
+        *,
+        hold: bool,
+        form: Any = None,
+    ) -> None:
+        self._position = {int(i): position for position, i in enumerate(ids)}
+        self._weights, self._t, self._hold = weights, t, hold
+        self._expected = None if form is None else signature(form, stacked=False)
+        self._faults = np.full(len(weights), int(Fault.MISSING), dtype=np.int64)
+        self._norms: Norms | None = None
+        self._groups: list[_Group] = []
+        self._total: Any = None
+        self.strangers: list[tuple[int, Fault]] = []  # who was not asked, or had sent one already
+
+    @property
+    def total(self) -> Any:
+        """Return the weighted sum of all uploads, None if none has come; not with `hold`."""
+        return self._total
+
+    def add(
+        self,
+        ids: Sequence[int] | NDArray[np.int64],
+        uploads: Any,
+        *,
+        t: int,
+        weights: Sequence[float] | NDArray[np.float64] | None = None,
+    ) -> bool:
+        """Take the uploads of some clients; return whether each is sound by itself.
+
+        Leaves of `uploads` have a leading axis over the clients. `t` is the round that the clients
+        say, `weights` what they say they weigh, if they say it.
+        """
+        rows = self._known_rows(ids)
+        if not rows:
+            return False
+        if len(rows) < len(ids):
+            uploads = _rows(uploads, rows)
+        positions = np.array([self._position[int(ids[row])] for row in rows], dtype=np.int64)
+        form = signature(uploads)
+        norms = norms_of_rows(uploads)
+        faults = np.zeros(len(positions), dtype=np.int64)
+        if norms.size:
+            faults[np.isnan(norms).any(0)] = Fault.NOT_FINITE
+            self._remember(norms, positions)
+        if weights is not None:
+            sound = [math.isfinite(weights[row]) and weights[row] >= 0 for row in rows]
+            faults[~np.array(sound)] = Fault.WEIGHT
+        if t != self._t:
+            faults[:] = Fault.ROUND
+        if self._expected is not None and form != self._expected:
+            faults[:] = Fault.FORM
+        self._faults[positions] = faults
+        if self._hold:
+            self._groups.append(_Group(positions, uploads, form))
+        elif not faults.any():
+            if self._expected is None:
+                self._expected = form
+            self._add_up(uploads, self._weights[positions])
+        return not faults.any() and len(rows) == len(ids)
+
+    def _known_rows(self, ids: Sequence[int] | NDArray[np.int64]) -> list[int]:
+        """Return the rows of clients that were asked and have not answered yet."""
+        rows: list[int] = []
+        seen: set[int] = set()
+        for row, i in enumerate(ids):
+            position = self._position.get(int(i))
+            if position is None:
+                self.strangers.append((int(i), Fault.UNASKED))
+            elif position in seen or self._faults[position] != Fault.MISSING:
+                self.strangers.append((int(i), Fault.TWICE))
+            else:
+                seen.add(position)
+                rows.append(row)
+        return rows
+
+    def _remember(self, norms: Norms, positions: Positions) -> None:
+        if self._norms is None:
+            self._norms = np.full((len(norms), len(self._faults)), np.nan)
+        if len(norms) == len(self._norms):  # An upload of another form has other leaves.
+            self._norms[:, positions] = norms
+
+    def findings(self, leaves: int = 0) -> Findings:
+        """Return what was found; `leaves` is how many norms an upload has if none has come."""
+        self._judge_forms()
+        norms = self._norms
+        if norms is None:
+            norms = np.full((leaves, len(self._faults)), np.nan)
+        return Findings(self._faults.copy(), norms.copy())
+
+    def _judge_forms(self) -> None:
+        """Find uploads of another form than most have."""
+        if self._expected is not None or not self._groups:
+            return
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for group in self._groups:
+            counts[group.signature] += len(group.positions)
+        self._expected = counts.most_common(1)[0][0]
+        for group in self._groups:
+            if group.signature != self._expected:
+                self._faults[group.positions] = Fault.FORM
+
+    def _add_up(self, rows: Any, weights: NDArray[np.float64]) -> None:
+        part = tree.map(lambda leaf: torch.tensordot(_as(weights, leaf), leaf, 1), rows)
+        self._total = part if self._total is None else tree.map(Tensor.add_, self._total, part)
+
+    def weighted_sum(
+        self, weights: NDArray[np.float64], groups: Sequence[Positions] | None = None
+    ) -> Any:
+        """Return the sum with these weights, by position, of the uploads that are held.
+
+        It is over all of them as they came, or over `groups` of positions, so that the bits are
+        those of a sum in which the others have never been. It is None without an upload.
+        """
+        self._total = None
+        if groups is None:
+            for group in self._groups:
+                self._add_up(group.rows, weights[group.positions])
+            return self._total
+        place = {
+            int(position): (group, row)
+            for group in self._groups
+            for row, position in enumerate(group.positions)
+        }
+        for positions in groups:
+            held = [place[int(position)] for position in positions]
+            rows = [tree.map(lambda leaf, row=row: leaf[row], group.rows) for group, row in held]
+            self._add_up(tree.stack(rows), weights[positions])
+        return self._total
+
+    def stacked(self, kept: Positions, form: Any) -> Any:
+        """Return a tree with a row for each position of `kept`, zeros where this has no upload."""
+        place = {int(position): row for row, position in enumerate(kept)}
+        table = tree.map(lambda leaf: leaf.new_zeros((len(kept), *leaf.shape)), form)
+        for group in self._groups:
+            rows = [row for row, position in enumerate(group.positions) if int(position) in place]
+            if rows:
+                to = [place[int(group.positions[row])] for row in rows]
+                for target, leaf in zip(
+                    tree.leaves(table), tree.leaves(_rows(group.rows, rows)), strict=True
+                ):
+                    target[torch.tensor(to, device=target.device)] = leaf
+        return table
+
+    def form(self) -> Any:
+        """Return zeros in the form of an upload, None if none has come."""
+        group = next((g for g in self._groups if g.signature == self._expected), None)
+        return (
+            None if group is None else tree.map(lambda leaf: torch.zeros_like(leaf[0]), group.rows)
+        )
+
+
+def combined(rule: Aggregation, table: Any) -> Any:
+    """Return what a rule makes of a stacked tree; distances are those of whole uploads."""
+    leaves = tree.leaves(table)
+    flat = torch.cat([leaf.reshape(len(leaf), -1) for leaf in leaves], dim=1)
+    pieces = torch.split(rule(flat), [leaf[0].numel() for leaf in leaves])
+    return tree.with_leaves(
+        table, [piece.reshape(leaf.shape[1:]) for piece, leaf in zip(pieces, leaves, strict=True)]
+    )
+
+
+def _rows(uploads: Any, rows: list[int]) -> Any:
+    def chosen(leaf: Tensor) -> Tensor:
+        return leaf[torch.tensor(rows, device=leaf.device)]
+
+    return tree.map(chosen, uploads)
+
+
+def _as(weights: NDArray[np.float64], leaf: Tensor) -> Tensor:
+    return torch.tensor(weights, dtype=leaf.dtype, device=leaf.device)

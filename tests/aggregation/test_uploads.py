@@ -1,0 +1,155 @@
+"""What a cohort's uploads go through, whoever has received them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from undrift.aggregation.policy import UploadPolicy
+from undrift.aggregation.robust import Krum
+from undrift.aggregation.uploads import CohortUploads
+from undrift.aggregation.validation import FACTOR, Fault, norms_of_rows, oversized
+
+
+class Pair(NamedTuple):
+    x: Tensor
+    c: Tensor
+
+
+def pairs(count: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Pair:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 5, generator=generator).to(dtype)
+    return Pair(x, torch.randn(count, 3, generator=generator).to(dtype))
+
+
+def cohort(count: int = 6, *, hold: bool = True, **options: Any) -> CohortUploads:
+    weights = np.arange(1, count + 1) / np.arange(1, count + 1).sum()
+    return CohortUploads(np.arange(10, 10 + count), weights, 3, hold=hold, **options)
+
+
+class TestAdd:
+    def test_sound_uploads_have_no_fault(self) -> None:
+        uploads = cohort()
+        assert uploads.add(np.arange(10, 16), pairs(6), t=3)
+        faults, norms = uploads.findings()
+        assert not faults.any()
+        assert norms[0] == pytest.approx(pairs(6).x.norm(dim=1).numpy(), rel=1e-6)
+        assert norms[1] == pytest.approx(pairs(6).c.norm(dim=1).numpy(), rel=1e-6)
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+    @pytest.mark.parametrize("hold", [True, False])
+    def test_one_number_that_is_not_finite(self, value: float, hold: bool) -> None:
+        uploads, sent = cohort(hold=hold), pairs(6)
+        sent.c[2, 1] = value
+        assert not uploads.add(np.arange(10, 16), sent, t=3)
+        assert uploads.findings().faults.tolist() == [0, 0, Fault.NOT_FINITE, 0, 0, 0]
+        assert uploads.total is None
+
+    def test_squares_that_overflow_are_finite_and_too_large(self) -> None:
+        uploads, sent = cohort(), pairs(6)
+        sent.x[4] = 1e30
+        assert uploads.add(np.arange(10, 16), sent, t=3)
+        faults, norms = uploads.findings()
+        assert not faults.any()
+        assert oversized(norms, [1] * 6, 1.0) == [4]
+
+    def test_another_round_weight_client_and_a_second_upload(self) -> None:
+        uploads = cohort()
+        assert not uploads.add([10], pairs(1), t=2)
+        assert not uploads.add([11], pairs(1), t=3, weights=[float("nan")])
+        assert not uploads.add([12], pairs(1), t=3, weights=[-0.5])
+        assert uploads.add([13], pairs(1), t=3, weights=[0.5])
+        assert not uploads.add([13], pairs(1), t=3)
+        assert not uploads.add([14, 14], pairs(2), t=3)
+        assert not uploads.add([99], pairs(1), t=3)
+        faults = uploads.findings().faults.tolist()
+        weight = int(Fault.WEIGHT)
+        assert faults == [Fault.ROUND, weight, weight, 0, 0, Fault.MISSING]
+        found = [(13, Fault.TWICE), (14, Fault.TWICE), (99, Fault.UNASKED)]
+        assert uploads.strangers == found
+
+    def test_the_form_of_most_is_right(self) -> None:
+        uploads = cohort()
+        uploads.add([10], Pair(torch.zeros(1, 4), torch.zeros(1, 3)), t=3)
+        uploads.add([11], pairs(1, dtype=torch.float64), t=3)
+        uploads.add([12, 13, 14, 15], pairs(4), t=3)
+        form = int(Fault.FORM)
+        assert uploads.findings().faults.tolist() == [form, form, 0, 0, 0, 0]
+
+    def test_a_form_that_is_known_is_required(self) -> None:
+        uploads = cohort(form=Pair(torch.zeros(5), torch.zeros(3)))
+        assert not uploads.add([10], Pair(torch.zeros(1, 4), torch.zeros(1, 3)), t=3)
+        assert not uploads.add([11], (torch.zeros(1, 5), torch.zeros(1, 3)), t=3)
+        assert uploads.add([12], pairs(1), t=3)
+
+
+class TestSums:
+    def test_held_and_streamed_sums_have_the_same_bits(self) -> None:
+        held, streamed = cohort(), cohort(hold=False)
+        for start, stop in ((10, 13), (13, 14), (14, 16)):
+            part = Pair(*(leaf[start - 10 : stop - 10] for leaf in pairs(6)))
+            for uploads in (held, streamed):
+                assert uploads.add(np.arange(start, stop), part, t=3)
+        weights = np.arange(1, 7) / 21
+        total = held.weighted_sum(weights)
+        for a, b in zip(total, streamed.total, strict=True):
+            assert torch.equal(a, b)
+
+    def test_without_one_is_as_if_it_had_never_been(self) -> None:
+        uploads, sent = cohort(), pairs(6)
+        uploads.add(np.arange(10, 13), Pair(*(leaf[:3] for leaf in sent)), t=3)
+        uploads.add(np.arange(13, 16), Pair(*(leaf[3:] for leaf in sent)), t=3)
+        weights = np.array([0.1, 0.2, 0.3, 0.25, 0.15])
+        without = CohortUploads([0, 2, 3, 4, 5], weights, 3, hold=False)
+        without.add([0, 2, 3], Pair(*(leaf[[0, 2, 3]] for leaf in sent)), t=3)
+        without.add([4, 5], Pair(*(leaf[4:] for leaf in sent)), t=3)
+        groups = [np.array([0, 2, 3]), np.array([4, 5])]
+        total = uploads.weighted_sum(np.insert(weights, 1, 0.0), groups)
+        for a, b in zip(total, without.total, strict=True):
+            assert torch.equal(a, b)
+
+    def test_a_table_has_rows_in_order_and_zeros_elsewhere(self) -> None:
+        uploads, sent = cohort(), pairs(6)
+        uploads.add([14, 11], Pair(*(leaf[[4, 1]] for leaf in sent)), t=3)
+        uploads.findings()
+        table = uploads.stacked(np.array([1, 3, 4]), uploads.form())
+        assert torch.equal(table.x, torch.stack([sent.x[1], torch.zeros(5), sent.x[4]]))
+
+
+class TestNorms:
+    def test_norms_of_a_row_and_of_many_agree(self) -> None:
+        rows = pairs(6)
+        single = [norms_of_rows(Pair(*(leaf[[i]] for leaf in rows))) for i in range(6)]
+        assert np.concatenate(single, axis=1) == pytest.approx(norms_of_rows(rows), rel=1e-6)
+
+    def test_the_bound_is_of_steps_and_off_below_five(self) -> None:
+        rates = np.array([1.0, 1.2, 0.8, 1.1, 0.9, 1.0])
+        steps = np.array([100, 400, 200, 100, 300, 100])
+        norms = (rates * steps)[None]
+        assert oversized(norms, steps, 0.0) == []
+        norms[0, 1] *= 1.3 * FACTOR
+        assert oversized(norms, steps, 0.0) == [1]
+        assert oversized(norms, steps, 1e9) == []  # smaller than the model
+        assert oversized(norms[:, :4], steps[:4], 0.0) == []
+
+    def test_nobody_is_large_among_zeros(self) -> None:
+        assert oversized(np.array([[0.0, 0.0, 0.0, 0.0, 5.0]]), [1] * 5, 0.0) == []
+
+    def test_half_of_the_cohort_cannot_raise_the_median(self) -> None:
+        norms = np.array([[1.0, 1.0, 1.0, 1e9, 1e9, 1e9]])
+        assert oversized(norms, [1] * 6, 0.0) == [3, 4, 5]
+
+
+def test_the_quorum() -> None:
+    assert UploadPolicy().needed(10) == 1
+    assert UploadPolicy(on_bad="drop").needed(10) == 5
+    assert UploadPolicy(on_bad="drop").needed(1) == 1
+    assert UploadPolicy(quorum=0.7).needed(10) == 7
+    assert UploadPolicy(quorum=3).needed(10) == 3
+    assert UploadPolicy(quorum=3, aggregation=Krum(2)).needed(10) == 7
+    assert UploadPolicy().settings() == {}
+    assert UploadPolicy(on_bad="drop", quorum=3).settings() == {"on_bad": "'drop'", "quorum": "3"}
