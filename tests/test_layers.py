@@ -56,6 +56,7 @@ ALLOWED = {
     ),
     "testing": "base data optim topology engine engine.execution engine.settings",
     "analysis": "base data models engine engine.execution",
+    "theory": ("base algorithms data gradients models engine engine.settings"),
     "report": "base algorithms config data results testing",
     "runs": (
         "base analysis config data fleet models optim report results topology engine engine.base "

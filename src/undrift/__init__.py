@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift import fleet as fleet
     from undrift import models as models
     from undrift import optim as optim
+    from undrift import theory as theory
     from undrift import topology as topology
     from undrift.aggregation import attacks as attacks
     from undrift.aggregation import robust as robust
@@ -188,7 +189,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
 
 __version__ = "0.1.0"
 
-_PACKAGES = "comm cost data ddp federation fleet models optim topology"
+_PACKAGES = "comm cost data ddp federation fleet models optim theory topology"
 _MODULES = {  # module: the names that are taken from it
     "aggregation": "attacks robust",
     "algorithms.accelerated": "Accelerated",

@@ -22,7 +22,7 @@ from undrift.data.partition import (
 )
 from undrift.data.prepare import Images, Prepare, Tokens
 from undrift.data.stored import Samples, Stored
-from undrift.data.synthetic import Quadratics, quadratics
+from undrift.data.synthetic import KnownConstants, Quadratics, known_constants, quadratics
 from undrift.data.work import Deadline, Epochs, GaussianSteps, Steps, UniformSteps, Work
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Epochs",
     "GaussianSteps",
     "Images",
+    "KnownConstants",
     "Prepare",
     "Quadratics",
     "Replaced",
@@ -50,6 +51,7 @@ __all__ = [
     "dirichlet",
     "from_huggingface",
     "iid",
+    "known_constants",
     "load",
     "natural",
     "partition",

@@ -88,14 +88,14 @@ def largest_eigenvalue(
     Power iteration finds the eigenvalue that is largest in absolute value. If that is negative, a
     second iteration on the matrix less that eigenvalue finds the largest one.
     """
-    extreme = _power_iteration(product, start, iterations, tolerance)
+    extreme = dominant_eigenvalue(product, start, iterations, tolerance)
     if not extreme < 0:
         return extreme
-    shifted = _power_iteration(lambda v: product(v) - extreme * v, start, iterations, tolerance)
+    shifted = dominant_eigenvalue(lambda v: product(v) - extreme * v, start, iterations, tolerance)
     return shifted + extreme
 
 
-def _power_iteration(product: Product, v: Vector, iterations: int, tolerance: float) -> float:
+def dominant_eigenvalue(product: Product, v: Vector, iterations: int, tolerance: float) -> float:
     """Return the eigenvalue that is largest in absolute value, by Rayleigh quotients."""
     eigenvalue = 0.0
     for _ in range(iterations):
