@@ -386,12 +386,17 @@ def main() -> None:
         "--code", choices=["fixed", "gamma", "delta", "omega"], help="--figure only"
     )
     parser.add_argument("--out", type=Path, help="JSON of --figure")
+    parser.add_argument(
+        "--keep", action="store_true", help="write --figure on one link into the package's results"
+    )
     parser.add_argument("--from-json", action="store_true", help="report and plot earlier results")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         worker(options.coordinates, options.repeat)
         return
+    if options.keep and (options.figure is None or len(options.links) != 1):
+        parser.error("--keep needs --figure and one of --links.")
     if options.figure:
         from benchmarks import wire_figures
 

@@ -2,6 +2,10 @@
 
     python -m benchmarks.wire --figure 3.1a [--links loopback 1gbit] [--out runs/figure3_1a.json]
     python -m benchmarks.wire --figure 3.5 [--workers 4] [--code gamma]
+    python -m benchmarks.wire --figure 3.5 --links 100mbit --coordinates 2300000 --keep
+
+`--keep` writes every repetition on one link into the package's results, which `undrift papers show`
+and the pages judge claims by (`benchmarks/wire_results.py`).
 
 Figure 3.1a has 3 workers and compares a parameter server with a ring for full precision ("none"),
 SSDM with sums of signs that grow from hop to hop, cascading compression, and Marsit. Figure 3.5 has
@@ -27,7 +31,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +40,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from benchmarks import wire_results
 from benchmarks.wire import (
     Clock,
     Row,
@@ -65,6 +70,7 @@ FIGURE_WORKERS = {"3.1a": 3, "3.5": 4}
 # The document's Section 3.4 uses Elias coding for the baselines of Figure 3.5; Section 3.2.1
 # speaks of a bit length that grows with the logarithm of the workers.
 FIGURE_CODES: dict[str, Code] = {"3.1a": "fixed", "3.5": "gamma"}
+PARTS = ("computation", "compression", "communication", "iteration")  # seconds of a row
 STEP = 1e-3  # of a coordinate in a round of one bit
 PERIOD = 100  # of Marsit-100
 
@@ -205,57 +211,83 @@ def work(figure: str, coordinates: int, repeat: int, code: Code) -> None:
     step = training_step()
     computed: list[float] = []
     samples: dict[tuple[str, str], list[list[float]]] = {}
-    sent: dict[tuple[str, str], int] = {}
+    sent: dict[tuple[str, str], tuple[int, int]] = {}
     square = min(near_square(worker.count)) > 1
     routes = [route for route in FIGURE_ROUTES[figure] if route != "torus" or square]
     check(worker, routes)
     for number in range(-1, repeat):  # the first is to warm up
         for name in dict.fromkeys(FIGURES[figure].values()):
             for route in routes:
-                seconds, spent, nbytes = measured(worker, name, route, code)
-                sent[name, route] = nbytes
+                seconds, spent, sent[name, route] = measured(worker, name, route, code)
                 if number >= 0:
                     samples.setdefault((name, route), []).append([seconds, *spent])
         if number >= 0:
             # The server does not train; it waits.
             computed.append(over_workers(timed(step if rank < size - 1 else lambda: None))[0])
     if rank == 0:
-        rows = [
-            row(name, route, each, computed, sent[name, route])
-            for (name, route), each in samples.items()
-        ]
-        named = [
-            {**found, "method": label}
-            for label, name in FIGURES[figure].items()
-            for found in rows
-            if found["method"] == name
-        ]
         common = {"figure": figure, "workers": worker.count, "coordinates": coordinates}
-        print(json.dumps([{**each, **common, "code": code} for each in [*named, *periodic(named)]]))
+        common["code"] = code
+        rows = labelled(figure, samples, computed, sent)
+        for place, each in enumerate(rows):
+            each |= {**common, "repetitions": []}
+            for number in range(repeat):
+                one = {key: [values[number]] for key, values in samples.items()}
+                found = labelled(figure, one, [computed[number]], sent)[place]
+                each["repetitions"].append({name: found[name] for name in PARTS})
+        print(json.dumps(rows))
     dist.destroy_process_group()
+
+
+def labelled(
+    figure: str,
+    samples: Mapping[tuple[str, str], Sequence[Sequence[float]]],
+    computed: Sequence[float],
+    sent: Mapping[tuple[str, str], tuple[int, int]],
+) -> list[Row]:
+    """Return the medians of every method and route under the names of the figure."""
+    rows = [
+        row(name, route, each, computed, sent[name, route])
+        for (name, route), each in samples.items()
+    ]
+    named = [
+        {**found, "method": label}
+        for label, name in FIGURES[figure].items()
+        for found in rows
+        if found["method"] == name
+    ]
+    return [*named, *periodic(named)]
 
 
 def measured(
     worker: Worker, name: str, route: str, code: Code
-) -> tuple[float, tuple[float, float], int]:
-    """Return seconds of one synchronisation, of compression and hidden, and worker 0's bytes."""
+) -> tuple[float, tuple[float, float], tuple[int, int]]:
+    """Return seconds of one synchronisation, of compression and hidden, and bytes.
+
+    The bytes are those that this rank sends and those that all of them send.
+    """
     worker.clock, worker.route = Clock(), route
     post = worker.all_ranks if route == "server" else worker.workers
     before = 0 if post is None else post.sent
     seconds = timed(METHODS[name], worker, code)
     nbytes = 0 if post is None else post.sent - before
-    table = torch.zeros(worker.count + 1, 3, dtype=torch.float64)
-    table[dist.get_rank()] = torch.tensor([seconds, worker.clock.critical, worker.clock.hidden])
+    own = [seconds, worker.clock.critical, worker.clock.hidden, float(nbytes)]
+    table = torch.zeros(worker.count + 1, len(own), dtype=torch.float64)
+    table[dist.get_rank()] = torch.tensor(own, dtype=torch.float64)
     dist.all_reduce(table)
     workers, server = table[:-1], table[-1]
     means = workers.mean(0)
     # All workers wait for the server, whose compression is therefore that of each.
     compression = float(means[1]) + (float(server[1]) if route == "server" else 0.0)
-    return float(workers[:, 0].max()), (compression, float(means[2])), nbytes
+    spent = compression, float(means[2])
+    return float(workers[:, 0].max()), spent, (nbytes, int(table[:, 3].sum()))
 
 
 def row(
-    name: str, route: str, samples: Sequence[Sequence[float]], computed: Sequence[float], sent: int
+    name: str,
+    route: str,
+    samples: Sequence[Sequence[float]],
+    computed: Sequence[float],
+    sent: tuple[int, int],
 ) -> Row:
     """Return the medians of one method on one route."""
     seconds, compression, hidden = (statistics.median(part) for part in zip(*samples, strict=True))
@@ -268,7 +300,8 @@ def row(
         "communication": seconds - compression,
         "iteration": computation + seconds,
         "hidden": hidden,
-        "bytes": sent,  # that worker 0 hands to the backend
+        "bytes": sent[0],  # that worker 0 hands to the backend
+        "all_bytes": sent[1],  # the same of all workers and of the server
     }
 
 
@@ -356,6 +389,8 @@ def run(options: argparse.Namespace) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(rows, indent=1))
     print(f"{path} written")
+    if options.keep:
+        print(f"{wire_results.keep(rows)} written")
 
 
 def main() -> None:

@@ -152,9 +152,12 @@ def _outdated(entry: PaperEntry, path: Path) -> str:
 def _setting(item: Item, stored: StoredPaper) -> str:
     """Return how results were made: command, seeds, version, machine, seconds."""
     name = "Each method at its tuned step size" if stored.tuned else "At the printed step sizes"
+    name = "Measured" if item.entry.paper.kind == "command" else name
     tune = " --tune" if stored.tuned else ""
     seeds = len(stored.seeds)
-    command = f"undrift papers run {item.entry.name} --scale {stored.scale}{tune} --seeds {seeds}"
+    command = item.entry.paper.command or (
+        f"undrift papers run {item.entry.name} --scale {stored.scale}{tune} --seeds {seeds}"
+    )
     facts = f"undrift {stored.undrift}, {stored.machine}, {hours_text(stored.seconds / 3600)}"
     lines = " ".join(setting_lines(item.entry.paper, stored))
     said = " ".join(stored.sentences)

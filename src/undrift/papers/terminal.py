@@ -41,6 +41,12 @@ def print_paper(paper: Paper, sides: Sequence[Side], console: Console) -> None:
         _print_side(paper, side, console, named=len(sides) > 1)
     if paper.claims:
         console.print(_claims_table(paper, sides))
+    reasons = dict.fromkeys(claim.found for claim in paper.claims if claim.found)
+    if reasons:
+        console.print(Text("Why, as far as it was found", style="bold"))
+        for found in reasons:
+            about = ", ".join(f"{i}" for i, c in enumerate(paper.claims, 1) if c.found == found)
+            console.print(f"Claim {about}: {found}", highlight=False, markup=False)
     if paper.readings.strip():
         console.print(Text("Readings", style="bold"))
         console.print(paper.readings.strip(), highlight=False, markup=False)
@@ -90,7 +96,7 @@ def _cell(row: ComparedCell, *, alone: bool) -> str:
 
 def _claims_table(paper: Paper, sides: Sequence[Side]) -> Table:
     table = Table(title="What the document claims")
-    for head in ("claim", "where", "its own numbers"):
+    for head in ("", "claim", "where", "its own numbers"):
         table.add_column(head)
     for side in sides:
         scale = "" if side.stored is None else f" ({side.stored.scale})"
@@ -100,7 +106,8 @@ def _claims_table(paper: Paper, sides: Sequence[Side]) -> Table:
         found = [side.judged[position] for side in sides]
         cells = [cell for each in found for cell in _verdict_cells(each)]
         agreement = AGREEMENT[found[0].published]
-        table.add_row(escape(claim.text), escape(claim.where), agreement, *cells)
+        texts = escape(claim.text), escape(claim.where)
+        table.add_row(str(position + 1), *texts, agreement, *cells)
     return table
 
 

@@ -60,7 +60,8 @@ class Evidence:
         over = count_text(len(self.seeds), "seed")
         if self.tested.signs:
             holding = sum(margin.holds is True for margin in self.margins)
-            return f"comes out in {holding} of {over}, in some of which a value has no size"
+            why = "no interval, because a run diverged or missed its target"
+            return f"comes out in {holding} of {over} ({why})"
         found = self.found
         ends = "" if not found.text else f" ({found.text})"
         return f"{found.mean_text}{' ' * bool(unit)}{unit}{ends}, {over}"
