@@ -40,7 +40,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from benchmarks import wire_results
 from benchmarks.wire import (
     Clock,
     Row,
@@ -53,6 +52,7 @@ from benchmarks.wire import (
 )
 from torch import Tensor
 
+from benchmarks import wire_results
 from undrift import keyed
 from undrift.comm.merges import Cascade, Code, Mean, OneBit, SignSum, euclidean
 from undrift.comm.routes import Ring, Torus

@@ -57,8 +57,8 @@ def results(rows: Sequence[Row]) -> StoredPaper:
         f"and, on a limited link, a host of its own, joined by {link}; the vectors have "
         f"{one['coordinates']:,} random coordinates, and computation is a step of AlexNet with "
         f"23M parameters. Sums of signs are sent in {one['code']} code. A seed is a repetition, in "
-        "which all methods and routes take turns. Megabytes are those that all workers and the server "
-        "send."
+        "which all methods and routes take turns. Megabytes are those that all workers and the "
+        f"server send. The load average was {os.getloadavg()[0]:.0f} at the end."
     )
     return StoredPaper(
         name=entry.name,

@@ -72,25 +72,18 @@ def test_figure_3_5_has_the_six_methods() -> None:
 
 def test_repetitions_on_a_link_become_results_that_claims_are_judged_by() -> None:
     times = {"none": (0.0, 1.0), "SSDM": (0.2, 0.3), "cascading": (0.4, 0.1), "Marsit": (0.1, 0.1)}
+    common = {"figure": "3.1a", "workers": 3, "coordinates": 2_300_000, "code": "fixed"}
+    common |= {"link": "100mbit", "bandwidth": 1e8}
     rows = []
     for route, slower in (("ring", 1.0), ("server", 2.0)):
         for method, (compression, communication) in times.items():
             own = 0.5 if (method, route) == ("SSDM", "server") else slower
-            each = [own * communication * (1 + n / 100) for n in range(3)]
-            rows.append(
-                {
-                    **{"figure": "3.1a", "route": route, "method": method, "all_bytes": 8e6 * slower},
-                    **{"workers": 3, "coordinates": 2_300_000, "code": "fixed"},
-                    **{"link": "100mbit", "bandwidth": 1e8},
-                    "repetitions": [
-                        {
-                            **{"computation": 0.3, "compression": compression},
-                            **{"communication": sent, "iteration": 0.3 + compression + sent},
-                        }
-                        for sent in each
-                    ],
-                }
-            )
+            sent = [own * communication * (1 + n / 100) for n in range(3)]
+            repetitions = [
+                {"compression": compression, "iteration": 0.3 + compression + each} for each in sent
+            ]
+            row = {"route": route, "method": method, "all_bytes": 8e6 * slower}
+            rows.append({**common, **row, "repetitions": repetitions})
     stored = wire_results.results(rows)
     paper = catalogue.find("marsit/figure3_1a").paper
     assert is_current(stored, paper)

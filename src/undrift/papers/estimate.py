@@ -45,7 +45,7 @@ SAMPLES = {  # training and test samples of the data sets
     "imdb": (25000, 25000),
     "digits": (1438, 359),
 }
-WIDER = {"tiny-imagenet": 4.0}  # times the pixels of CIFAR's images
+WIDER = {"tiny-imagenet": 4.0, "a9a": 0.12}  # the time of a sample beside that of usual images
 FORWARD = 1 / 3  # of a gradient's time
 TWICE = ("fedspeed", "fedsam", "fedgamma", "mofedsam")  # methods with two gradients a step
 DRAWN = 10  # clients whose steps are averaged

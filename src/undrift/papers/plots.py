@@ -27,6 +27,7 @@ LABELS = {
     "train_loss": "training loss",
     "consensus": "distance to the mean model, squared",
     "cka": "CKA between clients",
+    "seconds_round": "seconds of a round",
 }
 
 
@@ -152,7 +153,9 @@ def _dot_plots(paper: Paper, sides: Sequence[Side]) -> list[Plot]:
     run = {place: found for place, found in by_place.items() if any(r.ours for _, r in found)}
     panels = list(dict.fromkeys(panel for panel, _ in run))
     unit = f", {quantity.unit}" if quantity.unit not in ("", "rounds", "gradients") else ""
-    axis = f"{quantity.text}{unit}"
+    plain = quantity == Quantity(quantity.metric)
+    axis = LABELS.get(quantity.metric, "") if plain else ""
+    axis = axis or f"{quantity.text}{unit}"
     several = any(sum(panel == p for p, _ in run) > 1 for panel in panels)
     if not several:
         return [Plot("", axis, rows=tuple((panel, _dots(run[panel, m])) for panel, m in run))]
