@@ -221,6 +221,22 @@ class TestExecution:
         finish(run)
         assert run._task.loops.variants == 1
 
+    def test_clients_of_unequal_work_share_a_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each ends with its own last step, where stacks without a loop would wait for others."""
+        run = small(mode="stacked")
+        object.__setattr__(run._executor, "row_cost", 1e9)
+        plan = run._planner.plan(0)
+        own = np.arange(len(plan.ids))
+        assert len(set(plan.counts)) > 1
+        assert [len(group) for group in run._executor._groups(plan, own)] == [len(own)]
+        watched = run._executor._groups(plan, own, observed=True)
+        assert len(watched) == len(set(plan.counts))
+        calls: list[int] = []
+        counted = _counted(loop_run.CompiledLoops.run, calls)
+        monkeypatch.setattr(loop_run.CompiledLoops, "run", counted)
+        next(run)
+        assert len(calls) == 1
+
     @pytest.mark.parametrize("mode", ["loop", "stacked"])
     def test_schedules_are_followed(self, mode: str) -> None:
         assert_same(*both(ud.FedProx(lr=ud.exponential(0.3, 0.5), mu=0.2), mode=mode))

@@ -151,19 +151,27 @@ class FederatedExecutor(BaseExecutor):
         """Return a client's weight in the plan, as the model's numbers have it."""
         return float(torch.tensor(plan.weights[position], dtype=self.task.layout.dtype))
 
-    def _groups(self, plan: Plan, own: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return the positions of the plan that run together; `own` are this process's."""
+    def _groups(
+        self, plan: Plan, own: NDArray[np.int64], *, observed: bool = False
+    ) -> list[NDArray[np.int64]]:
+        """Return the positions of the plan that run together; `own` are this process's.
+
+        In a compiled loop each client ends with its own last step, so that nobody waits for others
+        and one call has all of them. Steps that are observed run one by one.
+        """
         if self.mode != "stacked":
             return list(plan.by_falling_work(own))
         stacks = max(1, math.ceil(len(own) / self.chunk))
         size = math.ceil(len(own) / stacks)  # 30 and 30 clients are better than 50 and 10
-        return list(plan.groups_of_like_work(max(1, size), self.row_cost, own))
+        compiled = self.task.loops is not None and not observed
+        row_cost = 0.0 if compiled else self.row_cost
+        return list(plan.groups_of_like_work(max(1, size), row_cost, own))
 
     def _results(
         self, exchange: CohortExchange, own: NDArray[np.int64]
     ) -> Generator[GroupResult, None, None]:
         """Yield the results of the plan's groups, always in the same order."""
-        groups = self._groups(exchange.plan, own)
+        groups = self._groups(exchange.plan, own, observed=exchange.observed)
         if self.groups_at_once > 1 and len(groups) > 1:
             jobs = (
                 partial(self._run_on_copy, exchange, positions, exchange.states(positions))
