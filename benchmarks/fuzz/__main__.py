@@ -28,7 +28,8 @@ INSTRUMENTED = [
     "undrift.untrusted", "undrift.data.formats", "undrift.config", "undrift.results",
     "undrift.optim.schedules", "undrift.fleet", "undrift.runs.partition", "undrift.runs.jobs",
     "undrift.runs.folder", "undrift.engine.checkpoint", "undrift.engine.processes.transport",
-    "undrift.states", "tomllib", "pickle", "tarfile", "zipfile", "gzip",
+    "undrift.states", "undrift.federation.messages", "tomllib", "pickle", "tarfile", "zipfile",
+    "gzip",
 ]  # fmt: skip
 MEMORY, SLOWEST, LONGEST = 2048, 20, 65536  # megabytes, seconds and bytes of one input
 

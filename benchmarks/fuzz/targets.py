@@ -6,6 +6,7 @@ inputs, from which a fuzzer starts; a target that refuses one of them tests noth
 
 from __future__ import annotations
 
+import atexit
 import bz2
 import gzip
 import hashlib
@@ -14,6 +15,7 @@ import json
 import lzma
 import os
 import pickle
+import shutil
 import struct
 import tarfile
 import tempfile
@@ -29,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import undrift as ud
 from undrift.config.experiment import Experiment
 from undrift.data.formats.archive import read_archive
 from undrift.data.formats.cifar import read_cifar10
@@ -39,8 +42,11 @@ from undrift.data.formats.leaf import read_femnist, read_leaf_shakespeare
 from undrift.data.formats.libsvm import read_libsvm
 from undrift.data.formats.shakespeare import read_shakespeare
 from undrift.data.formats.table import read_table
+from undrift.engine.checkpoint import store
 from undrift.engine.processes.transport import announced_length
 from undrift.errors import UndriftError
+from undrift.federation import messages
+from undrift.files import seal, unseal
 from undrift.fleet.roster import parse as parse_fleet
 from undrift.fleet.trace import Trace
 from undrift.optim import schedules
@@ -49,6 +55,7 @@ from undrift.results.trial import read_records, read_trial
 from undrift.runs.folder import read_environment
 from undrift.runs.jobs import read_choice
 from undrift.runs.partition import read_partition
+from undrift.states.store import SegmentStore
 
 TYPED = (UndriftError, ValueError)  # what a reader may raise
 
@@ -301,7 +308,104 @@ def _model_seeds() -> list[bytes]:
     return [save(state), save(state, metadata={"undrift": "0"})]
 
 
+@cache
+def _saved() -> tuple[Path, Any]:
+    """Return a folder with one checkpoint, and the run that has saved it."""
+    folder = Path(tempfile.mkdtemp(dir=_memory(), prefix="undrift-fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    problem = ud.data.quadratics(2, 2)
+    run = ud.simulate(
+        ud.Scaffold(lr=0.1), problem.model(), problem.clients, loss=problem.loss,
+        work=ud.Steps(1), rounds=2, mode="loop", kernels=False, checkpoint=folder,
+    )  # fmt: skip
+    next(run)
+    run.close()
+    return folder, run
+
+
+def _checkpoint(data: bytes, folder: Path) -> None:
+    """Read the bytes as the manifest of a checkpoint, sealed, so that its fields are looked at."""
+    saved, run = _saved()
+    shutil.copytree(saved, folder / "c")
+    (folder / "c" / "round-00000001" / "manifest.json").write_bytes(seal(data))
+    store.recorded_execution(folder / "c")
+    for round in store.sound_rounds(folder / "c"):
+        store.read(
+            folder / "c",
+            round,
+            settings=run._saved_settings,
+            templates=run._templates,
+            record_type=ud.Record,
+            device=torch.device("cpu"),
+        )
+
+
+def _checkpoint_seeds() -> list[bytes]:
+    content = (_saved()[0] / "round-00000001" / "manifest.json").read_bytes()
+    return [unseal(content, "manifest.json")]
+
+
+@cache
+def _segments() -> Path:
+    """Return a folder of clients' states with one version."""
+    folder = Path(tempfile.mkdtemp(dir=_memory(), prefix="undrift-fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    states = SegmentStore(folder / "s")
+    for i in range(3):
+        states.put(i, {"c": torch.arange(4.0) + i})
+    states.commit(1)
+    states.close()
+    return folder / "s"
+
+
+def _segment(data: bytes, folder: Path) -> None:
+    """Read the bytes as a version's manifest, or as a segment whose hashes fit; "M" says which."""
+    shutil.copytree(_segments(), folder / "s")
+    version = folder / "s" / "version-00000001.json"
+    if data[:1] == b"M":
+        version.write_bytes(seal(data[1:]))
+    else:
+        body = json.loads(unseal(version.read_bytes(), "version"))
+        entry = body["segments"][0]
+        index = data[1:][-16 * entry["records"] :]
+        entry["bytes"] = len(data) - 1
+        entry["sha256"] = hashlib.sha256(data[1:]).hexdigest()
+        entry["index_sha256"] = hashlib.sha256(index).hexdigest()
+        for path in (folder / "s").glob("segment-*"):
+            path.write_bytes(data[1:])
+        version.write_bytes(seal(json.dumps(body).encode()))
+    SegmentStore.verify(folder / "s", 1)
+    states = SegmentStore(folder / "s", 1)
+    for client in states:
+        states.get(client)
+    states.close()
+
+
+def _segment_seeds() -> list[bytes]:
+    content = (_segments() / "version-00000001.json").read_bytes()
+    segment = next(path for path in _segments().glob("segment-*") if path.suffix == "")
+    return [b"M" + unseal(content, "version"), b"S" + segment.read_bytes()]
+
+
+def _message_seeds() -> list[bytes]:
+    header = messages.ExchangeReply(
+        client=1, t=0, stage="upload", attempt=0, gradients=3, samples=9, seconds=0.5
+    )
+    plain = messages.SiteMessage(messages.CensusRequest(experiment="a"))
+    return [
+        messages.encode(messages.SiteMessage(header, [torch.zeros(3)])),
+        messages.encode(plain),
+    ]
+
+
+def _message(data: bytes, folder: Path) -> None:
+    messages.decode(data)
+
+
 TARGETS: dict[str, Target] = {
+    "checkpoint": Target(_checkpoint, _checkpoint_seeds),
+    "segments": Target(_segment, _segment_seeds),
+    "messages": Target(_message, _message_seeds),
     "experiment": Target(_experiment, lambda: [EXPERIMENT]),
     "schedule": Target(_schedule, _schedule_seeds, ("exponential(", "staircase(", "piecewise(")),
     "model": Target(_model, _model_seeds),

@@ -27,13 +27,14 @@ from undrift import tree
 from undrift.core import Vector
 from undrift.data.clients import Clients
 from undrift.engine.checkpoint.client_states import StoredStates
+from undrift.engine.checkpoint.manifest import checked_manifest
 from undrift.engine.plan import Planner
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import CheckpointError
 from undrift.files import atomic_folder, remove_folder, seal, unseal
 from undrift.gradients.task import Task
 from undrift.models.layout import raw_bytes
-from undrift.results.record import Record, Totals
+from undrift.results.record import Record, Totals, from_fields
 from undrift.results.strictjson import dumps_exactly, loads
 from undrift.states.manifest import Segment
 from undrift.states.store import SegmentStore
@@ -129,7 +130,7 @@ def _versions(folder: Path) -> set[int]:
     """Return the versions of the clients' states that the checkpoints of a folder need."""
     versions = set()
     for round in saved_rounds(folder):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # A damaged one needs none.
+        with suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError):
             versions.add(int(_read_manifest(_path(folder, round))["states"]))
     return versions
 
@@ -170,7 +171,8 @@ def recorded_execution(folder: Path) -> ExecutionRecord | None:
     """Return how the run was executed that saved here; None where no sound manifest tells."""
     for round in saved_rounds(folder):
         with suppress(OSError, ValueError):
-            fields = _read_manifest(_path(folder, round)).get("execution")
+            path = _path(folder, round)
+            fields = checked_manifest(_read_manifest(path), path.name, FORMAT)["execution"]
             if fields:
                 return ExecutionRecord.from_dict(fields)
     return None
@@ -216,18 +218,19 @@ def _manifest(snapshot: Snapshot, payload: bytes, states: int | None) -> bytes:
     return seal(dumps_exactly(body, indent=1, sort_keys=True).encode())
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    return dict(loads(unseal((path / "manifest.json").read_bytes(), "its manifest")))
+def _read_manifest(path: Path) -> Any:
+    return loads(unseal((path / "manifest.json").read_bytes(), "its manifest"))
 
 
 def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    manifest = _read_manifest(path)
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"its format is {manifest['format']}, this version reads {FORMAT}")
+    manifest = checked_manifest(_read_manifest(path), path.name, FORMAT)
     payload = (path / "state.safetensors").read_bytes()
     if hashlib.sha256(payload).hexdigest() != manifest["sha256"]:
         raise ValueError("its state does not match its hash")
-    return manifest, load(payload)
+    tensors = load(payload)
+    if "x0" not in tensors:
+        raise ValueError("its state has no first model")
+    return manifest, tensors
 
 
 def _require_same_settings(saved: dict[str, str], current: dict[str, str]) -> None:
@@ -237,6 +240,18 @@ def _require_same_settings(saved: dict[str, str], current: dict[str, str]) -> No
                 f"resume needs the run it was saved from, got {name} = {current.get(name)} where "
                 f"the checkpoint has {saved.get(name)}; use the same settings or start anew."
             )
+
+
+def _leaf(named: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """Return a tensor of a checkpoint, which must have the form that the method gives it."""
+    leaf = named.get(name)
+    if leaf is None or leaf.shape != like.shape or leaf.dtype != like.dtype:
+        expected = f"{name} as {tuple(like.shape)} {like.dtype}"
+        got = "none" if leaf is None else f"{tuple(leaf.shape)} {leaf.dtype}"
+        raise CheckpointError(
+            f"A checkpoint needs {expected}, got {got}; it is of another method or was changed."
+        )
+    return leaf
 
 
 def _restore(
@@ -250,13 +265,14 @@ def _restore(
     named = {name: leaf.to(device) for name, leaf in tensors.items()}
     x0 = named.pop("x0")
     server, client = templates(x0)
-    leaves = [named[f"server/{path}"] for path in tree.named_leaves(server)]
+    expected = tree.named_leaves(server)
+    leaves = [_leaf(named, f"server/{path}", like) for path, like in expected.items()]
     return Snapshot(
         manifest["round"],
         x0,
         tree.with_leaves(server, leaves),
         states_in(folder, manifest["states"], lambda: client, device),
-        Totals(**manifest["totals"]),
-        record_type(**manifest["record"]) if manifest["record"] else None,
+        from_fields(Totals, manifest["totals"]),
+        from_fields(record_type, manifest["record"]) if manifest["record"] else None,
         manifest["settings"],
     )
