@@ -61,9 +61,9 @@ def test_csv_has_all_fields_and_empty_cells_for_none(tmp_path: Path) -> None:
     assert ",".join(header) == (
         "round,clients,loss,accuracy,bytes_up,bytes_down,gradients,samples,seconds,"
         "evaluation_seconds,train_loss,validation_loss,validation_accuracy,simulated_seconds,utilisation,missed,"
-        "sharpness,hessian,cka"
+        "dropped,sharpness,hessian,cka"
     )
-    assert first == ["1", "2", "1.0", "0.25", "10", "7", "5", "50", "0.125", "0.0", *9 * [""]]
+    assert first == ["1", "2", "1.0", "0.25", "10", "7", "5", "50", "0.125", "0.0", *10 * [""]]
     empty = 5 * [""]
     assert second == [
         "2",
