@@ -51,7 +51,8 @@ def cases() -> Iterator[Case]:
     """Yield all cases, those without an attack first."""
     for seed, partition, rule in product(SEEDS, PARTITIONS, RULES):
         yield Case(partition, "none", 0.2, rule, seed)
-    for seed, share, partition, attack, rule in product(SEEDS, SHARES, PARTITIONS, ATTACKS, RULES):
+    shares = sorted(SHARES, key=lambda share: abs(share - 0.2))  # The middle one comes first.
+    for share, seed, partition, attack, rule in product(shares, SEEDS, PARTITIONS, ATTACKS, RULES):
         yield Case(partition, attack, share, rule, seed)
 
 

@@ -78,7 +78,7 @@ def test_csv_has_all_fields_and_empty_cells_for_none(tmp_path: Path) -> None:
         "0.0",
         *empty,
         "3",
-        *3 * [""],
+        *4 * [""],
     ]
 
 
@@ -87,7 +87,7 @@ def test_csv_of_peers_has_their_fields_too(tmp_path: Path) -> None:
     header, cells = rows(tmp_path / "one.csv")
     assert dict(zip(header, cells, strict=True))["consensus"] == "0.5"
     assert header[-1] == "sign_matching"
-    assert len(header) == 19 + 8
+    assert len(header) == 20 + 8
 
 
 def test_csv_keeps_every_bit_of_a_float(tmp_path: Path) -> None:

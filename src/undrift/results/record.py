@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 # A file has no other fields than the class, and their values become of its types.
-STRICT = ConfigDict(extra="forbid")
+STRICT = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
 class Record:
     """Holds what one round measured and cost; `Totals` adds up the costs of all rounds."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
 
     round: int  # rounds completed, from 1
     clients: int  # distinct clients that took part
@@ -99,7 +100,7 @@ class PeerRecord(Record):
 class Totals:
     """Holds the costs of a run so far, also of the rounds before a resume."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
 
     bytes_up: int = 0
     bytes_down: int = 0
@@ -129,6 +130,8 @@ def record_of(values: Any) -> Record:
 
 def from_fields(cls: type[T], values: Any) -> T:
     """Return a dataclass of fields that come from a file, or raise `ValueError`."""
+    from pydantic import ValidationError  # A simulation that reads nothing does without it.
+
     named: Any = cls
     try:
         value: T = _adapter(named).validate_python(values)
@@ -142,4 +145,6 @@ def from_fields(cls: type[T], values: Any) -> T:
 @cache
 def _adapter(cls: Any) -> TypeAdapter[Any]:
     """Return what checks the fields of a class; making it takes milliseconds."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(cls)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import ConfigDict
 
 from undrift import files
 from undrift.errors import UndriftError
@@ -39,7 +38,7 @@ Status = Literal["finished", "diverged", "stopped"]
 class Trial:
     """One method with one seed: holds its settings, its records and how it ended."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__: ClassVar[Any] = STRICT
 
     label: str  # the name in a table: "FedSpeed", or "FedSpeed lr=0.3" in a grid
     method: str  # name of the class

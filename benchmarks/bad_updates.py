@@ -1,0 +1,106 @@
+"""Are bad updates dropped, and honest ones never? The figures of docs/reliability.md.
+
+    python -m benchmarks.bad_updates
+
+Bad: one client in ten sends NaN, Inf, numbers of 1e30, or what it computed times 1e6, in every
+round of short runs on the digits. Honest: U(100, 400) local steps and Dirichlet(0.1), where clients
+differ most; how far the largest norm per local step was from the bound is printed, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import undrift as ud
+from undrift.aggregation.attacks import Attack, Scaling
+from undrift.aggregation.validation import FACTOR
+from undrift.config.experiment import Experiment
+from undrift.engine.execution import aggregate
+from undrift.runs.build import build_run
+
+METHODS = ("fedavg", "scaffold", "fedspeed", "fednova", "feddyn")
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Constant(Attack):
+    """Uploads the same number everywhere."""
+
+    value: float = 0.0
+    name = "constant"
+
+    def forged(self, own: Tensor, honest: Tensor, rng: np.random.Generator) -> Tensor:
+        return torch.full_like(own, self.value)
+
+
+BAD: dict[str, Attack] = {
+    "NaN": Constant(0.1, float("nan")),
+    "Inf": Constant(0.1, float("inf")),
+    "1e30": Constant(0.1, 1e30),
+    "times 1e6": Scaling(0.1, 1e6),
+}
+
+
+def started(method: str, seed: int, rounds: int, work: str, **options: Any) -> ud.Run:
+    """Return a run of 20 clients, half of which take part in a round."""
+    experiment = Experiment.of(
+        {
+            "methods": [{"name": method, "lr": 0.05}],
+            "data": {"clients": 20, "partition": "dirichlet:0.1"},
+            "training": {"rounds": rounds, "work": work, "participation": 0.5, "on_bad": "drop"},
+            "evaluation": {"every": rounds},
+        }
+    )
+    return build_run(experiment, experiment.methods[0], seed, **options)
+
+
+def bad() -> None:
+    """Print how many bad uploads were dropped."""
+    print("| bad updates | sent | dropped | honest ones dropped |\n|---|---|---|---|")
+    for name, attack in BAD.items():
+        sent = dropped = wrong = 0
+        for method, seed in product(METHODS, SEEDS):
+            run = started(method, seed, 3, "steps:5", attack=attack)
+            evil = set(attack.attackers(20, seed).tolist())
+            for record in run:
+                plan = run._planner.plan(record.round - 1)
+                found = {int(i) for i in record.dropped or {}}
+                sent += len(evil.intersection(plan.ids.tolist()))
+                dropped += len(found & evil)
+                wrong += len(found - evil)
+        print(f"| {name} | {sent} | {dropped} | {wrong} |", flush=True)
+
+
+def honest() -> None:
+    """Print how many honest uploads were dropped, and how far the largest was from the bound."""
+    ratios: list[float] = []
+    judge = aggregate.oversized
+
+    def watching(norms: Any, steps: Any, scale: float) -> list[int]:
+        rates = norms / np.asarray(steps)
+        ratios.append(float((rates / np.median(rates, axis=1, keepdims=True)).max()))
+        return judge(norms, steps, scale)
+
+    aggregate.oversized = watching
+    print(
+        "\n| honest updates | sent | dropped | largest norm per step / median |\n|---|---|---|---|"
+    )
+    for method in METHODS:
+        ratios.clear()
+        sent = dropped = 0
+        for seed in SEEDS:
+            for record in started(method, seed, 4, "uniform:100:400"):
+                sent += 10
+                dropped += len(record.dropped or {})
+        print(f"| {method} | {sent} | {dropped} | {max(ratios):.1f} of {FACTOR:g} |", flush=True)
+
+
+if __name__ == "__main__":
+    bad()
+    honest()
