@@ -2,13 +2,14 @@
 
     python -m benchmarks.theory                  # all systems, about a minute on two idle cores
     python -m benchmarks.theory marsit netfleet  # some of them
+    python -m benchmarks.theory fedacg --rounds 100 --seeds 1
 
 Three problems: quadratics whose constants are exact; logistic regression on 4,000 samples of a9a,
 whose L is the largest eigenvalue of X'X / (4 n), whose minibatch noise is at most sqrt(14 / batch)
 (each row has at most 14 ones) and whose zeta is at most 2 sqrt(L); and a net of tanh on digits,
 whose constants are measured (`ud.theory.estimate`), so that its bound is an estimate. Four clients,
 minibatches of 8 (quadratics: 1), hyper-parameters within the conditions of the theorem. Measured is
-the mean over rounds so far of the quantity that the theorem bounds, the mean of two seeds.
+the mean over rounds so far of the quantity that the theorem bounds, the mean over seeds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from undrift.report import style
 from undrift.theory import Bound, Constants, fedacg, fedagrac, fedspeed, marsit, netfleet
 
 DOCS = Path(__file__).parents[1] / "docs" / "theory"
-CLIENTS, ROUNDS, SEEDS, STEPS = 4, 100, 2, 4
+CLIENTS, STEPS = 4, 4
 UNEQUAL = [2, 2, 4, 16]  # local steps of FedaGrac's clients
 BEGIN, END = "<!-- measured -->", "<!-- end -->"
 
@@ -52,6 +53,8 @@ class Problem:
     constants: Constants
     minimum: float  # of F
     losses_at_minimum: Sequence[float] | None  # F_i there; None where it is not known
+    rounds: int = 200
+    seeds: int = 2
 
     @cached_property
     def task(self) -> Task:
@@ -83,10 +86,10 @@ class Problem:
             self.clients,
             loss=self.loss,
             work=ud.Steps(steps),
-            rounds=ROUNDS,
+            rounds=self.rounds,
             batch_size=self.batch,
             weighting="uniform",
-            evaluation=ud.EvaluationOptions(every=ROUNDS),
+            evaluation=ud.EvaluationOptions(every=self.rounds),
             kernels=False,
             mode="stacked",
             seed=seed,
@@ -197,8 +200,8 @@ def panel(
     bound: Callable[[int], Bound],
 ) -> Curves:
     """Return the curves of a method on a problem, beside its bound at every round."""
-    curves = [running_mean(square, run(seed)) for seed in range(SEEDS)]
-    bounds = [bound(t) for t in range(1, ROUNDS + 1)]
+    curves = [running_mean(square, run(seed)) for seed in range(problem.seeds)]
+    bounds = [bound(t) for t in range(1, problem.rounds + 1)]
     assert not bounds[-1].void, bounds[-1].void
     values = [each.value for each in bounds]
     return Curves(
@@ -208,7 +211,7 @@ def panel(
 
 def fedspeed_panel(problem: Problem) -> Curves:
     c = problem.constants
-    advice = fedspeed.recommended(c, steps=STEPS, rounds=ROUNDS, clients=CLIENTS)
+    advice = fedspeed.recommended(c, steps=STEPS, rounds=problem.rounds, clients=CLIENTS)
     lam, lr = advice.parameters["lam"], advice.parameters["lr"]
     method = ud.FedSpeed(lr=lr, lam=lam, perturbation=False)
 
@@ -225,7 +228,7 @@ def fedspeed_panel(problem: Problem) -> Curves:
 
 def fedacg_panel(problem: Problem) -> Curves:
     c, known = problem.constants, {"lam": 0.85, "steps": STEPS, "clients": CLIENTS}
-    lr = fedacg.recommended(c, rounds=ROUNDS, **known).parameters["lr"]
+    lr = fedacg.recommended(c, rounds=problem.rounds, **known).parameters["lr"]
 
     def square(run: Any) -> float:
         return float(problem.gradient(run.state.x + 0.85 * run.state.m).square().sum())
@@ -240,8 +243,8 @@ def fedacg_panel(problem: Problem) -> Curves:
 
 def marsit_panel(problem: Problem, period: int = 4) -> Curves:
     c, D = problem.constants, problem.parameters
-    lr = min(math.sqrt(CLIENTS / ROUNDS), marsit.largest_step(c.L, period) / 2)
-    server_lr = 1 / math.sqrt(ROUNDS * D)
+    lr = min(math.sqrt(CLIENTS / problem.rounds), marsit.largest_step(c.L, period) / 2)
+    server_lr = 1 / math.sqrt(problem.rounds * D)
     method = ud.Marsit(lr=lr, server_lr=server_lr, period=period)
 
     def square(run: Any) -> float:
@@ -286,13 +289,13 @@ def fedagrac_panel(problem: Problem) -> Curves:
     for name, method in methods.items():
         runs = [
             [np.mean(problem.values(run.x)) - problem.minimum for run in each][:-1]
-            for each in (problem.runs(method, seed, steps=UNEQUAL) for seed in range(SEEDS))
+            for each in (problem.runs(method, seed, steps=UNEQUAL) for seed in range(problem.seeds))
         ]
         curves[name] = averaged(runs)
     at_best = problem.losses_at_minimum
     bound = None
     if at_best is not None:
-        bound = [fedagrac.theorem_4_1(at_best, steps=UNEQUAL).value] * ROUNDS
+        bound = [fedagrac.theorem_4_1(at_best, steps=UNEQUAL).value] * problem.rounds
     return Curves(problem.name, curves, bound, f"lr {lr:.2g}, K {UNEQUAL}")
 
 
@@ -312,16 +315,21 @@ def problems() -> list[Problem]:
 
 def draw(panels: Sequence[Curves], axis: str, path: Path) -> None:
     """Write the figure; a bound of measured constants is dotted."""
-    rounds = np.arange(1, ROUNDS + 1)
     with style.drawing({**style.PAPER, "svg.fonttype": "none"}):
         figure = style.new_figure((7.5, 2.4))
         for axes, each in zip(figure.subplots(1, len(panels)), panels, strict=True):
             for index, (name, curve) in enumerate(each.measured.items()):
-                axes.plot(rounds, curve, color=style.COLOURS[index], label=name)
+                axes.plot(range(1, len(curve) + 1), curve, color=style.COLOURS[index], label=name)
             if each.bound is not None:
                 look = ":" if each.estimated else "--"
                 label = "bound, estimated" if each.estimated else "bound"
-                axes.plot(rounds, each.bound, look, color=style.COLOURS[4], label=label)
+                axes.plot(
+                    range(1, len(each.bound) + 1),
+                    each.bound,
+                    look,
+                    color=style.COLOURS[4],
+                    label=label,
+                )
             axes.set(xscale="log", yscale="log", xlabel="rounds", title=each.title)
             axes.legend(frameon=False)
             style.trim(axes)
@@ -331,7 +339,8 @@ def draw(panels: Sequence[Curves], axis: str, path: Path) -> None:
 
 def table(panels: Sequence[Curves]) -> str:
     """Return the last values as a table in Markdown."""
-    rows = [f"| problem | setting | after {ROUNDS} rounds | bound |", "|---|---|---|---|"]
+    rounds = len(next(iter(panels[0].measured.values())))
+    rows = [f"| problem | setting | after {rounds} rounds | bound |", "|---|---|---|---|"]
     for each in panels:
         ends = ", ".join(f"{name} {curve[-1]:.3g}" for name, curve in each.measured.items())
         bound = "none" if each.bound is None else f"{each.bound[-1]:.3g}"
@@ -343,9 +352,12 @@ def table(panels: Sequence[Curves]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("systems", nargs="*", choices=[[], *PANELS], default=[], metavar="SYSTEM")
-    for system in parser.parse_args().systems or PANELS:
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=2)
+    args = parser.parse_args()
+    for system in args.systems or PANELS:
         make, axis = PANELS[system]
-        panels = [make(problem) for problem in problems()]
+        panels = [make(replace(p, rounds=args.rounds, seeds=args.seeds)) for p in problems()]
         draw(panels, axis, DOCS / f"{system}.svg")
         page, rows = DOCS / f"{system}.md", table(panels)
         print(f"{system}\n{rows}", flush=True)
