@@ -1,5 +1,6 @@
 // Calls the convolutions of the source before it on random shapes and compares them with sums in
 // double precision. Every array has just its size, so that a sanitizer sees an access beyond.
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
