@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift import fleet as fleet
     from undrift import models as models
     from undrift import optim as optim
+    from undrift import tasks as tasks
     from undrift import theory as theory
     from undrift import topology as topology
     from undrift.aggregation import attacks as attacks
@@ -99,6 +100,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.data import (
         UniformSteps as UniformSteps,
     )
+    from undrift.engine.early_stopping import EarlyStopping as EarlyStopping
     from undrift.engine.execution.cohort import Upload as Upload
     from undrift.engine.participation import (
         Bernoulli as Bernoulli,
@@ -164,6 +166,9 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
         Schedule as Schedule,
     )
     from undrift.optim.schedules import (
+        cosine as cosine,
+    )
+    from undrift.optim.schedules import (
         exponential as exponential,
     )
     from undrift.optim.schedules import (
@@ -171,6 +176,9 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     )
     from undrift.optim.schedules import (
         staircase as staircase,
+    )
+    from undrift.optim.schedules import (
+        warmup as warmup,
     )
     from undrift.outer import Outer as Outer
     from undrift.results import metrics as metrics
@@ -186,10 +194,11 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.runs.api import run as run
     from undrift.runs.comparing import compare as compare
     from undrift.runs.result import ExperimentResult as ExperimentResult
+    from undrift.tasks import Metric as Metric
 
 __version__ = "0.1.0"
 
-_PACKAGES = "comm cost data ddp federation fleet models optim theory topology"
+_PACKAGES = "comm cost data ddp federation fleet models optim tasks theory topology"
 _MODULES = {  # module: the names that are taken from it
     "aggregation": "attacks robust",
     "algorithms.accelerated": "Accelerated",
@@ -202,6 +211,7 @@ _MODULES = {  # module: the names that are taken from it
         "Clients Dataset Deadline Epochs GaussianSteps Replaced Resampled Spans Steps UniformSteps"
     ),
     "fleet": "Device Fleet",
+    "engine.early_stopping": "EarlyStopping",
     "engine.execution.cohort": "Upload",
     "engine.participation": "Bernoulli Cohorts FixedSize WithReplacement",
     "engine.run": "Run",
@@ -211,12 +221,13 @@ _MODULES = {  # module: the names that are taken from it
     "models.layout": "group_norm",
     "outer": "Outer",
     "optim.rules": "SGD Adam AdamW Momentum",
-    "optim.schedules": "Schedule exponential piecewise staircase",
+    "optim.schedules": "Schedule cosine exponential piecewise staircase warmup",
     "results.record": "PeerRecord Record Totals",
     "results": "metrics",
     "runs.api": "run",
     "runs.comparing": "compare",
     "runs.result": "ExperimentResult",
+    "tasks": "Metric",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def require(condition: bool, who: str, expected: str, got: Any, remedy: str = "") -> None:
@@ -51,3 +56,88 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause that names the nearest known name, or "" when none is near."""
     near = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
     return f"; the nearest is {near[0]!r}" if near else ""
+
+
+# Keywords that other libraries have, and what undrift has for them.
+_EPOCHS, _STEPS = 'local epochs are work="epochs:5"', 'local steps are work="steps:10"'
+_RULE = "a local optimiser is a rule of the method, such as FedAvg(lr=0.1, rule=Momentum(0.9))"
+REMEDIES = {
+    "learning_rate": "the learning rate is lr, of the method: FedAvg(lr=0.1)",
+    "lr": "the learning rate belongs to the method: FedAvg(lr=0.1)",
+    "local_lr": "the clients' learning rate is lr, of the method: FedAvg(lr=0.1)",
+    "epochs": _EPOCHS,
+    "local_epochs": _EPOCHS,
+    "num_epochs": _EPOCHS,
+    "local_steps": _STEPS,
+    "steps": _STEPS,
+    "num_rounds": "communication rounds are rounds=50",
+    "n_rounds": "communication rounds are rounds=50",
+    "global_rounds": "communication rounds are rounds=50",
+    "fraction": "the share of clients in a round is participation=0.1",
+    "fraction_fit": "the share of clients in a round is participation=0.1",
+    "criterion": "the loss is loss=nn.CrossEntropyLoss()",
+    "loss_fn": "the loss is loss=nn.CrossEntropyLoss()",
+    "optimizer": _RULE,
+    "optimiser": _RULE,
+    "momentum": _RULE,
+    "dataset": "the data are clients, such as undrift.data.load('mnist').split('iid', 20)",
+    "num_clients": "the number of clients is that of the parts: data.split('iid', 20)",
+    "devices": "simulated devices are fleet='phone'",
+    "evaluate_every": "evaluation=EvaluationOptions(every=10) says how often models are tested",
+    "eval_every": "evaluation=EvaluationOptions(every=10) says how often models are tested",
+    "verbose": "progress=True shows a bar, logging.basicConfig(level='INFO') lines",
+    "random_state": "the seed is seed=0",
+    "patience": "early_stopping=10 stops after so many tests without a better one",
+}
+
+
+def refuse_unknown(who: str, known: list[str], name: str) -> TypeError:
+    """Return the error for a keyword that is not known, with what is meant or the nearest name."""
+    remedy = REMEDIES.get(name)
+    meant = f"; {remedy}" if remedy and name not in known else nearest(name, known)
+    return TypeError(f"{who} has no {name!r}{meant or '; it has ' + ', '.join(known)}.")
+
+
+def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function, which refuses a keyword that it does not have with a remedy."""
+    parameters = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in parameters:
+                raise refuse_unknown(function.__name__, parameters, name)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def known_fields(cls: Any) -> Any:
+    """Let a dataclass refuse a field that it does not have with a remedy; return the class."""
+    known = [name for name, each in cls.__dataclass_fields__.items() if each.init]
+    plain = cls.__init__
+
+    @functools.wraps(plain)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                raise _unknown_field(type(self).__name__, known, name)
+        plain(self, *args, **kwargs)
+
+    cls.__init__ = initialise
+    return cls
+
+
+def _unknown_field(who: str, known: list[str], name: str) -> TypeError:
+    """Return the error for a field that a method does not have."""
+    rates = "lr" in known and name in ("learning_rate", "local_lr", "eta", "step_size")
+    if rates:
+        return TypeError(f"{who} has no {name!r}; the learning rate is lr.")
+    if name in ("epochs", "local_epochs", "local_steps", "steps", "batch_size", "rounds"):
+        word = {"batch_size": "batch_size", "rounds": "rounds"}.get(name, "work")
+        return TypeError(f"{who} has no {name!r}; simulate has it: simulate(..., {word}=...).")
+    if name in ("momentum", "optimizer", "optimiser") and "rule" in known:
+        return TypeError(f"{who} has no {name!r}; say rule=Momentum(0.9) or rule=AdamW().")
+    return TypeError(
+        f"{who} has no {name!r}{nearest(name, known) or '; it has ' + ', '.join(known)}."
+    )

@@ -22,6 +22,8 @@ from functools import cache
 from itertools import pairwise, takewhile
 from typing import Any, TypeVar
 
+from undrift.check import known_fields
+
 T = TypeVar("T", bound=type)
 
 _METHOD = re.compile(r"\s*(@|(async )?def )")
@@ -33,7 +35,7 @@ def documented(cls: T) -> T:
     lines = [f"    {name}: {text}" for name, text in field_help(cls).items() if name in names]
     if cls.__doc__ and lines:
         cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__), "", "Parameters:", *lines])
-    return cls
+    return known_fields(cls) if names else cls
 
 
 def field_help(cls: type) -> dict[str, str]:

@@ -24,6 +24,7 @@ from undrift import tree
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data import Clients, Steps
 from undrift.engine.execution.cohort import Upload
+from undrift.engine.participation import FixedSize
 from undrift.engine.run import Run
 from undrift.engine.settings import EvaluationOptions, ExecutionOptions
 from undrift.engine.simulate import simulate
@@ -234,7 +235,7 @@ def check_zero_weight(algorithm: Algorithm) -> None:
 
 def check_single_client(algorithm: Algorithm) -> None:
     """Check that cohorts of one client work, and a population of one."""
-    assert finish(start(algorithm, participation=1)).isfinite().all()
+    assert finish(start(algorithm, participation=FixedSize(1))).isfinite().all()
     run = start(algorithm, clients=small_clients((9,)), work=Steps(3), participation=1.0)
     assert finish(run).isfinite().all()
 

@@ -64,7 +64,12 @@ def test_the_resolved_experiment_says_everything(call, file: Path, tmp_path: Pat
     experiment = Experiment.read(out / "experiment.toml")
     assert experiment.training.participation == 0.5
     assert experiment.data.clients == 6
-    assert experiment.methods[0].settings == {"lr": 0.1, "server_lr": 1.0, "rule": "sgd"}
+    assert experiment.methods[0].settings == {
+        "lr": 0.1,
+        "server_lr": 1.0,
+        "rule": "sgd",
+        "keep_rule": False,
+    }
     assert experiment.training.work == "steps:2"
 
 

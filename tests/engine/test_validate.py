@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "cohort floats": (lambda: small_run(participation=[[0.9, 1.2]] * 4), "distinct clients"),
     "batch size float": (lambda: small_run(batch_size=2.5), "batch_size >= 1, a whole number"),
     "seed": (lambda: small_run(seed=None), "a whole number as seed"),
-    "loss": (lambda: small_run(loss=None), "a function of outputs and targets"),
+    "loss": (lambda: small_run(loss=3), "a function of outputs and targets"),
     "model": (lambda: small_run(model="mlp"), "an nn.Module"),
     "broadcast": (
         lambda: small_run(
@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "output needs to fit the loss",
     ),
     "nobody with weight": (
-        lambda: small_run(participation=1, weighting=[0.0, 0.0, 0.0, 1.0]),
+        lambda: small_run(participation=ud.FixedSize(1), weighting=[0.0, 0.0, 0.0, 1.0]),
         "positive total weight",
     ),
     "rule text": (lambda: ud.FedAvg(lr=0.1, rule="momentum"), "a rule such as Momentum"),

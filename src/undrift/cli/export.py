@@ -52,7 +52,7 @@ def export(
     seed = experiment.seeds[0]
     path = out or Path("model.safetensors")
     require(force or not path.exists(), "export", "a new file", str(path), "or say --force")
-    model = build_model(experiment.model, experiment.data, seed)
+    model = build_model(experiment.model, experiment.data, seed, experiment.training.task)
     metadata = load_safetensors(model, folder / name)
     if path.suffix == ".onnx":
         save_onnx(model, _example(build_clients(experiment.data, seed)), path)

@@ -21,7 +21,11 @@ def lazy_group(
         """Loads the command that is called."""
 
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-            name, _, rest = super().resolve_command(ctx, args)
+            name: str | None
+            if ":" in args[0]:  # a method of one's own, file.py:Class
+                name, rest = args[0], args[1:]
+            else:
+                name, _, rest = super().resolve_command(ctx, args)
             if name is None:
                 return None, None, rest
             loaded = typer.Typer(add_completion=False)

@@ -94,11 +94,8 @@ def _routed(arguments: list[str]) -> list[str]:
             f"{Path(first) / EXPERIMENT}, or go on with undrift run --resume {first}."
         )
     if ":" in first:
-        method_class(first)
-        raise ValueError(
-            f"run needs a method of the library or a file, got {first!r}; write it into a file "
-            f"with undrift init mine.toml --methods {first}."
-        )
+        method_class(first)  # It raises for what is no method.
+        return arguments
     method_class(first)  # It raises, and names the nearest method.
     return arguments
 

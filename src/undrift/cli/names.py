@@ -30,6 +30,27 @@ def flags_of(method: str) -> list[inspect.Parameter]:
     return [_flag(panel, parameter) for parameter in entry["parameters"]]
 
 
+def own_flags(method: str) -> list[inspect.Parameter]:
+    """Return an option for each hyper-parameter of a method of one's own, `file.py:Class`."""
+    from dataclasses import MISSING
+
+    from undrift.config.hyperparameters import as_text, method_class, parameters_of
+
+    cls = method_class(method)
+    entries = [
+        {**each._asdict(), "default": "" if each.default is MISSING else as_text(each.default)}
+        for each in parameters_of(cls)
+    ]
+    panel = f"{cls.__name__}'s hyper-parameters"
+    flags = [_flag(panel, entry) for entry in entries]
+    required = [entry["default"] == "" for entry in entries]
+    empty = inspect.Parameter.empty
+    return [
+        flag.replace(default=empty) if needed else flag
+        for flag, needed in zip(flags, required, strict=True)
+    ]
+
+
 def _flag(panel: str, parameter: dict[str, Any]) -> inspect.Parameter:
     """Return the option of one hyper-parameter, whose text `Experiment` reads."""
     default, switch = parameter["default"], parameter["kind"] == "switch"

@@ -62,6 +62,30 @@ ValidationOption = Annotated[
 AugmentOption = Annotated[
     bool, typer.Option(help="Crop and flip images as documented.", rich_help_panel=DATA)
 ]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        help="classification, multi-label, regression or language-modelling; decides loss and "
+        "metrics. Default: what the targets are.",
+        rich_help_panel=TRAINING,
+    ),
+]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        help="cross_entropy, bce, mse, mae, huber or smooth_l1. Default: the task's.",
+        rich_help_panel=TRAINING,
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What is measured besides loss and accuracy: auroc, balanced_accuracy, f1_macro, "
+        "f1_micro, exact_match, top5_accuracy, rmse, mse, mae, r2, perplexity, or file.py:function "
+        "of outputs and targets; several with commas. Default: the task's.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 RoundsOption = Annotated[int, typer.Option(help="Communication rounds.", rich_help_panel=TRAINING)]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything.", rich_help_panel=TRAINING)]
 ParticipationOption = Annotated[
@@ -81,6 +105,23 @@ WorkOption = Annotated[
         "gossip, steps:1 for all-reduce.",
         rich_help_panel=TRAINING,
     ),
+]
+EpochsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--epochs", help="Short for --work epochs:N, local passes.", rich_help_panel=TRAINING
+    ),
+]
+EarlyStoppingOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Stop after so many tests without a better one, and keep the best model.",
+        rich_help_panel=TRAINING,
+    ),
+]
+SeedsOption = Annotated[
+    int | None,
+    typer.Option("--seeds", help="Repetitions with the seeds 0, 1, ...", rich_help_panel=TRAINING),
 ]
 FleetOption = Annotated[
     str | None,
@@ -178,6 +219,20 @@ EvaluateEveryOption = Annotated[
 ModeOption = Annotated[
     str, typer.Option(help="auto, loop, threads or stacked.", rich_help_panel=TRAINING)
 ]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The hardware that computes: auto, cpu, cuda:0 or mps. Default: cpu.",
+        rich_help_panel=TRAINING,
+    ),
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="bf16: forward and backward passes in bfloat16. Default: fp32.",
+        rich_help_panel=TRAINING,
+    ),
+]
 TargetOption = Annotated[
     str, typer.Option(help="Accuracy to be reached, or several: 0.8,0.85.", rich_help_panel=OUTPUT)
 ]
@@ -186,6 +241,14 @@ AvailabilityOption = Annotated[
     typer.Option(
         help="Who is there: resampled:ACTIVE:EVERY or replaced:ACTIVE:EVERY:P.",
         rich_help_panel=DATA,
+    ),
+]
+ClientMetricsOption = Annotated[
+    bool,
+    typer.Option(
+        "--client-metrics",
+        help="Measure each client's own samples, too: the spread and the worst tenth.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 DriftOption = Annotated[

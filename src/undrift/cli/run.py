@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from undrift.check import require
-from undrift.cli.names import SUMMARIES, flags_of
-from undrift.cli.options import OUTPUT, MaxRestartsOption, SeedOption
+from undrift.cli.names import SUMMARIES, flags_of, own_flags
+from undrift.cli.options import OUTPUT, MaxRestartsOption, SeedOption, SeedsOption
 from undrift.cli.shared import (
     FileChanges,
     Output,
@@ -32,11 +32,12 @@ def command(name: str) -> Any:
 
 def _method_command(method: str) -> Any:
     """Return the function of `undrift run METHOD`, with a flag for each field of the method."""
-    flags = flags_of(method)
+    flags = own_flags(method) if ":" in method else flags_of(method)
 
     def run_method(
         *,
         seed: SeedOption = 0,
+        seeds: SeedsOption = None,
         checkpoint: Annotated[
             Path | None, typer.Option(help="Folder to save to.", rich_help_panel=OUTPUT)
         ] = None,
@@ -61,9 +62,22 @@ def _method_command(method: str) -> Any:
         sections["engine"]["max_restarts"] = max_restarts
         hyper_parameters = {flag.name: options[flag.name] for flag in flags}
         methods = [{"name": method, **hyper_parameters}]
+        once = seeds is None or seed == 0
+        require(once, "--seeds", "no --seed beside it", seed, "leave one of them out")
+        require(seeds is None or seeds >= 1, "--seeds", "a number >= 1", seeds)
+        several = seeds is not None and seeds > 1
+        folders = checkpoint is not None or resume is not None
+        remedy = "runs are saved by themselves: go on with undrift run --resume FOLDER"
+        require(not (several and folders), "--checkpoint", "one seed", seeds, remedy)
         run_and_print(
-            Experiment.of({"seeds": [seed], "methods": methods, **sections}),
-            method,
+            Experiment.of(
+                {
+                    "seeds": [seed] if seeds is None else list(range(seeds)),
+                    "methods": methods,
+                    **sections,
+                }
+            ),
+            method.rpartition(":")[2].lower(),
             output,
             checkpoint=checkpoint or resume,
             checkpoint_every=checkpoint_every,
@@ -71,7 +85,7 @@ def _method_command(method: str) -> Any:
             reads=[path for path in (checkpoint, resume) if path is not None],
         )
 
-    run_method.__doc__ = SUMMARIES[method]
+    run_method.__doc__ = SUMMARIES.get(method) or f"Run {method}, a method of your own."
     return spell_out(run_method, experiment_options, output_options, flags=flags)
 
 

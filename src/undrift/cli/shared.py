@@ -22,18 +22,24 @@ from undrift.cli.options import (
     AugmentOption,
     AvailabilityOption,
     BatchSizeOption,
+    ClientMetricsOption,
     ClientsOption,
     ClipOption,
     DataDirOption,
     DataOption,
+    DeviceOption,
     DirichletOption,
     DriftOption,
+    EarlyStoppingOption,
+    EpochsOption,
     EvaluateEveryOption,
     FailuresOption,
     FleetOption,
     ForceOption,
     JobsOption,
     JsonOption,
+    LossOption,
+    MetricsOption,
     ModelOption,
     ModeOption,
     OnBadOption,
@@ -41,6 +47,7 @@ from undrift.cli.options import (
     OutOption,
     ParticipationOption,
     PartitionOption,
+    PrecisionOption,
     ProcessesOption,
     QuietOption,
     QuorumOption,
@@ -49,6 +56,7 @@ from undrift.cli.options import (
     SetOption,
     SlowdownOption,
     TargetOption,
+    TaskOption,
     TestSamplesOption,
     TimeoutOption,
     TopologyOption,
@@ -81,9 +89,12 @@ FIELDS = {  # option -> the field of an experiment that it sets
     "failures": "fleet.failures",
     "trace": "fleet.trace",
     "trace_period": "fleet.trace_period",
+    "task": "training.task",
+    "loss": "training.loss",
     "rounds": "training.rounds",
     "participation": "training.participation",
     "work": "training.work",
+    "early_stopping": "training.early_stopping",
     "batch_size": "training.batch_size",
     "weighting": "training.weighting",
     "topology": "training.topology",
@@ -95,9 +106,13 @@ FIELDS = {  # option -> the field of an experiment that it sets
     "weight_decay": "training.weight_decay",
     "clip": "training.clip",
     "mode": "engine.mode",
+    "device": "engine.device",
+    "precision": "engine.precision",
     "evaluate_every": "evaluation.every",
     "target": "evaluation.target",
+    "metrics": "evaluation.metrics",
     "train_loss": "evaluation.train_loss",
+    "client_metrics": "evaluation.client_metrics",
     "drift": "evaluation.drift",
     "timeout": "engine.timeout",
 }
@@ -120,9 +135,13 @@ def experiment_options(
     failures: FailuresOption = 0.0,
     trace: TraceOption = None,
     trace_period: TracePeriodOption = None,
+    task: TaskOption = None,
+    loss: LossOption = None,
     rounds: RoundsOption = 50,
     participation: ParticipationOption = None,
     work: WorkOption = None,
+    epochs: EpochsOption = None,
+    early_stopping: EarlyStoppingOption = None,
     batch_size: BatchSizeOption = 20,
     weighting: WeightingOption = None,
     topology: TopologyOption = None,
@@ -134,9 +153,13 @@ def experiment_options(
     weight_decay: WeightDecayOption = 0.0,
     clip: ClipOption = 0.0,
     mode: ModeOption = "auto",
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
     evaluate_every: EvaluateEveryOption = None,
     target: TargetOption = "0.8",
+    metrics: MetricsOption = None,
     train_loss: TrainLossOption = False,
+    client_metrics: ClientMetricsOption = False,
     drift: DriftOption = False,
     timeout: TimeoutOption = 1800.0,
 ) -> dict[str, Any]:
@@ -145,6 +168,7 @@ def experiment_options(
     from undrift.config.shorthand import parse_model, parse_participation
 
     values["model"], model_options = parse_model(model)
+    values["work"] = with_epochs(work, epochs)
     values["partition"] = with_dirichlet(partition, dirichlet)
     values["participation"] = None if participation is None else parse_participation(participation)
     values["quorum"] = None if quorum is None else parse_participation(quorum, "quorum")
@@ -170,6 +194,13 @@ def with_dirichlet(partition: str, dirichlet: float | None) -> str:
     fits = dirichlet is None or bare
     require(fits, "--dirichlet", "a Dirichlet partition without a number", partition, remedy)
     return partition if dirichlet is None else f"{partition}:{dirichlet}"
+
+
+def with_epochs(work: str | None, epochs: float | None) -> str | None:
+    """Return `--work` and its short form `--epochs` as one."""
+    remedy = "say it once, as --work epochs:5"
+    require(work is None or epochs is None, "--epochs", "no --work beside it", work, remedy)
+    return work if epochs is None else f"epochs:{epochs:g}"
 
 
 def _targets(text: str) -> list[float]:

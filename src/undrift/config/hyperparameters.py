@@ -151,7 +151,10 @@ def as_text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_text(each) for each in value]
     if isinstance(value, Schedule):
-        named, remedy = not value.anonymous, "use exponential, staircase or piecewise"
+        named, remedy = (
+            not value.anonymous,
+            "use exponential, cosine, warmup, staircase or piecewise",
+        )
         require(named, "An experiment", "schedules that can be written down", value.text, remedy)
         return value.text
     rule = callable(value) and hasattr(value, "init") and not isinstance(value, type)

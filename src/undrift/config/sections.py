@@ -24,8 +24,10 @@ from pydantic import (
 from undrift import models
 from undrift.aggregation import attacks, robust
 from undrift.check import nearest, require
-from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
+from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown
 from undrift.data import NAMES, partition
+from undrift.data.work import parse_work
+from undrift.tasks import named_loss, named_metric, task_kind
 
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -140,11 +142,23 @@ class Model(Part):
 class Training(Part):
     """Sets what all methods have in common."""
 
+    task: Annotated[str, parsed_by(task_kind)] | None = Field(
+        None,
+        description="classification, multi-label, regression or language-modelling; what the "
+        "targets are where left out.",
+    )
+    loss: Annotated[str, parsed_by(named_loss)] | None = Field(
+        None,
+        description="cross_entropy, bce, mse, mae, huber or smooth_l1; the task's where left out.",
+    )
     rounds: Annotated[int, Field(ge=1)] = Field(50, description="Communication rounds.")
     work: WorkForm | None = Field(
         None,
         description="Local steps between communications: steps:10, epochs:5, gaussian:20:100, "
         "uniform:5:30, deadline:60:5; the documents' where left out.",
+    )
+    early_stopping: Count | None = Field(
+        None, description="Tests without a better one after which a run stops; the best is kept."
     )
     batch_size: Annotated[int, Field(ge=0)] = Field(20, description="0: the whole local data.")
     participation: int | float | None = Field(
@@ -233,6 +247,11 @@ class Evaluation(Part):
         "raw",
         description="Of accuracies, also against the target: raw, ema (0.9), window (10), best.",
     )
+    metrics: list[Annotated[str, parsed_by(named_metric)]] | None = Field(
+        None,
+        description="auroc, f1_macro, rmse, ..., or file.py:function of outputs and targets; the "
+        "task's where left out.",
+    )
     train_loss: bool = Field(False, description="The objective on all training data, too.")
     node_accuracy: bool | None = Field(
         None,
@@ -246,6 +265,9 @@ class Evaluation(Part):
     sharpness: bool = Field(
         False, description="Rise of the loss one ascent step away, and largest Hessian eigenvalue."
     )
+    client_metrics: bool = Field(
+        False, description="Each client's own figures: their spread and the worst tenth."
+    )
     drift: bool = Field(False, description="Divergence and cosines of the clients' local models.")
     cka: bool = Field(
         False, description="Drift, and likeness (CKA) of the local models' features, when tested."
@@ -253,6 +275,11 @@ class Evaluation(Part):
     surface: bool = Field(
         False, description="Training loss on the plane of three local models of the last round."
     )
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _names(cls, names: Any) -> Any:
+        return [part.strip() for part in names.split(",")] if isinstance(names, str) else names
 
     @field_validator("target", mode="before")
     @classmethod
@@ -270,6 +297,12 @@ class Engine(Part):
     compile: bool = Field(False, description="Gradients by torch.compile, for long runs.")
     kernels: Annotated[bool | Literal["always", "require"], BeforeValidator(_check_kernels)] = (
         Field(True, description="Compiled gradients of small nets: true, false, always or require.")
+    )
+    device: str | None = Field(
+        None, description="auto, cpu, cuda:0 or mps: the hardware that computes; cpu."
+    )
+    precision: Literal["fp32", "bf16"] | None = Field(
+        None, description="bf16: forward and backward passes in bfloat16."
     )
     processes: Count = Field(1, description="Processes of this machine that share the clients.")
     max_restarts: Annotated[int, Field(ge=0)] = Field(3, description="When a process is lost.")

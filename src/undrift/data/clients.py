@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,18 +22,18 @@ class Clients:
     """Holds the training data of all clients, the test set and the validation set.
 
     Construct it as `Clients([(inputs_0, targets_0), ...], test=(inputs, targets))` or by
-    `Clients.split(...)`. `validation` is evaluated as `test` is, to choose hyper-parameters by.
-    `availability` decides which clients are present in a round, by default all. `prepare` converts
-    stored samples to inputs of the model, batch by batch, for example `data.Images(mean, std,
-    crop=4)` for bytes. All samples lie in one pool of inputs and one of targets; a minibatch is
-    gathered by index.
+    `Clients.split(...)`; `test` may be a list with a pair for each client. `validation` is
+    evaluated as `test` is, to choose hyper-parameters by. `availability` decides which clients are
+    present in a round, by default all. `prepare` converts stored samples to inputs of the model,
+    batch by batch, for example `data.Images(mean, std, crop=4)` for bytes. All samples lie in one
+    pool of inputs and one of targets; a minibatch is gathered by index.
     """
 
     def __init__(
         self,
         pairs: Sequence[Pair],
         *,
-        test: Pair | None = None,
+        test: Pair | Sequence[Pair] | None = None,
         validation: Pair | None = None,
         availability: Availability | None = None,
         prepare: Prepare | None = None,
@@ -48,16 +49,19 @@ class Clients:
                     f"Clients needs samples of one shape and dtype, got {_kind(pair)} for client "
                     f"{i} and {_kind(pairs[0])} for client 0; convert them to the same."
                 )
+        joined, owners = _joined_tests(test, len(pairs))
         sizes = [len(targets) for _, targets in pairs]
         self._fill(
             torch.cat([inputs for inputs, _ in pairs]),
             torch.cat([targets for _, targets in pairs]),
             np.arange(sum(sizes), dtype=np.int64),
             np.asarray(sizes, dtype=np.int64),
-            {"test": test, "validation": validation},
+            {"test": joined, "validation": validation},
             availability,
             prepare,
         )
+        if owners is not None:
+            self.owners["test"] = owners
 
     @classmethod
     def split(
@@ -113,6 +117,7 @@ class Clients:
         self.inputs, self.targets = inputs, targets
         self.test, self.validation = held["test"], held["validation"]
         self.index, self.sizes = index, sizes
+        self.owners: dict[str, Indices] = {}  # of the samples of "test" or "validation", if known
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.availability = availability
         if prepare is not None and (isinstance(prepare, type) or not isinstance(prepare, Prepare)):
@@ -177,6 +182,46 @@ class Clients:
             tested += f", {len(self.validation[1])} validation samples"
         return f"Clients({len(self)} clients, {sizes} samples each, {tested})"
 
+    def with_targets(self, convert: Callable[[Tensor], Tensor]) -> Clients:
+        """Return the same clients with all targets in another form."""
+        other = copy.copy(self)
+        other.targets = convert(self.targets)
+        for name in ("test", "validation"):
+            pair = getattr(self, name)
+            setattr(other, name, None if pair is None else (pair[0], convert(pair[1])))
+        return other
+
+    def with_owners(self, name: str, owners: Indices) -> Clients:
+        """Return the same clients, who own these samples of the test or the validation set."""
+        other = copy.copy(self)
+        other.owners = {**self.owners, name: owners}
+        return other
+
+    def samples_of_clients(self) -> tuple[str, Pair, Indices]:
+        """Return samples on which each client can be measured, and who owns which of them.
+
+        They are the clients' own samples of the test, else of the validation, else of the training
+        set, which is the first word.
+        """
+        for name in ("test", "validation"):
+            pair = getattr(self, name)
+            if pair is not None and name in self.owners:
+                return name, pair, self.owners[name]
+        owners = np.repeat(np.arange(len(self)), self.sizes)
+        rows = torch.from_numpy(self.index)
+        return "training", (self.inputs[rows], self.targets[rows]), owners
+
+    def tested_on(self, device: torch.device) -> Clients:
+        """Return the same clients with the samples of tests on a device."""
+        if device == self.targets.device:
+            return self
+        other = copy.copy(self)
+        for name in ("test", "validation"):
+            pair = getattr(self, name)
+            held = None if pair is None else (pair[0].to(device), pair[1].to(device))
+            setattr(other, name, held)
+        return other
+
     def of(self, i: int) -> Indices:
         """Return the indices of client i's samples in the pool."""
         return self.index[self.offsets[i] : self.offsets[i + 1]]
@@ -203,6 +248,26 @@ def _joined(parts: Sequence[Sequence[int] | Indices]) -> tuple[Indices, Indices]
         i = next(i for i, array in enumerate(arrays) if array.ndim == ndim)
         raise ValueError(f"Clients needs a list of indices, got {ndim} axes for client {i}.")
     return np.concatenate(arrays).astype(np.int64, copy=False), sizes
+
+
+def _joined_tests(
+    test: Pair | Sequence[Pair] | None, clients: int
+) -> tuple[Pair | None, Indices | None]:
+    """Return the test set, and who owns which of its samples if each client has its own."""
+    if test is None or (len(test) == 2 and torch.is_tensor(test[0])):
+        return test, None  # type: ignore[return-value]
+    own: Any = list(test)
+    if len(own) != clients:
+        raise ValueError(
+            f"Clients needs one test set for all, or one for each of {clients} clients, got "
+            f"{len(own)}; a client without one has (inputs[:0], targets[:0])."
+        )
+    for i, pair in enumerate(own):
+        if len(pair[1]):
+            _check_pair(pair, f"the test set of client {i}")
+    owners = np.repeat(np.arange(clients), [len(targets) for _, targets in own])
+    joined = torch.cat([inputs for inputs, _ in own]), torch.cat([targets for _, targets in own])
+    return joined, owners
 
 
 def _kind(pair: Pair) -> str:

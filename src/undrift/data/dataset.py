@@ -15,7 +15,7 @@ from undrift.check import is_whole, require
 from undrift.data import partition as partitions
 from undrift.data.availability import Availability
 from undrift.data.clients import Clients, Indices, Pair
-from undrift.data.holdout import hold_out
+from undrift.data.holdout import hold_out, owners_of
 from undrift.data.prepare import Images, Prepare
 from undrift.data.stored import Samples, Stored
 
@@ -129,17 +129,38 @@ class Dataset:
             prepare = prepare.plain()
         held = None
         if validation is not None:
+            before = parts
             parts, taken = hold_out(parts, validation, len(targets), seed=seed)
             index = torch.from_numpy(taken)
             held = self.stored_train[0][index], targets[index]
-        return Clients.split(
+        natural = parts if partition == "natural" else None
+        rows = self._tested(natural, test_samples, seed)
+        whole = len(rows) == len(self.stored_test[1])
+        index = torch.from_numpy(rows)
+        inputs, labels = self.stored_test
+        test = self.stored_test if whole else (inputs[index], labels[index])
+        split = Clients.split(
             *self.stored_train,
             parts,
             validation=held,
-            test=self._tested(parts if partition == "natural" else None, test_samples, seed),
+            test=test,
             availability=availability,
             prepare=prepare,
         )
+        if held is not None:
+            split = split.with_owners("validation", owners_of(before, len(targets))[taken])
+        theirs = None if natural is None else self._owners_of_tests(natural, rows)
+        return split if theirs is None else split.with_owners("test", theirs)
+
+    def _owners_of_tests(
+        self, parts: Sequence[Sequence[int] | Indices], rows: Indices
+    ) -> Indices | None:
+        """Return which client owns each of these test samples, None where some have no owner."""
+        if self.client_ids is None or self.test_client_ids is None:
+            return None
+        places = {int(self.client_ids[np.asarray(part)[0]]): i for i, part in enumerate(parts)}
+        owners = np.array([places.get(int(who), -1) for who in self.test_client_ids[rows]])
+        return None if (owners < 0).any() else owners
 
     def _dealt(
         self, form: str, clients: int | None, samples: int | None, seed: int
@@ -158,9 +179,9 @@ class Dataset:
 
     def _tested(
         self, natural: Sequence[Sequence[int] | Indices] | None, samples: int | None, seed: int
-    ) -> Pair:
-        """Return the test samples of the natural clients, or all, or `samples` of them."""
-        inputs, targets = self.stored_test
+    ) -> Indices:
+        """Return the rows of the test samples of the natural clients, or all, or some of them."""
+        targets = self.stored_test[1]
         rows = np.arange(len(targets))
         if natural is not None and self.client_ids is not None and self.test_client_ids is not None:
             chosen = [self.client_ids[np.asarray(part)[:1]] for part in natural]
@@ -172,10 +193,7 @@ class Dataset:
             fits = is_whole(samples) and 1 <= samples <= len(rows)
             require(fits, "split", f"test_samples in 1...{len(rows)}", samples)
             rows = np.sort(keyed.generator(seed, "test").permutation(rows)[:samples])
-        if len(rows) == len(targets):
-            return self.stored_test
-        index = torch.from_numpy(rows)
-        return inputs[index], targets[index]
+        return rows
 
     def __repr__(self) -> str:
         owners = self.natural_clients

@@ -38,3 +38,11 @@ def hold_out(
             f"for client {empty}; lower the share, or let clients have samples of their own."
         )
     return left, np.flatnonzero(taken)
+
+
+def owners_of(parts: Sequence[Sequence[int] | Indices], samples: int) -> Indices:
+    """Return the first client that has each of so many samples, -1 where none has."""
+    owners = np.full(samples, -1, dtype=np.int64)
+    for i in reversed(range(len(parts))):
+        owners[np.asarray(parts[i], dtype=np.int64)] = i
+    return owners

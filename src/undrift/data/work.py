@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Integral
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from undrift import keyed
 from undrift.check import require, require_choice, require_nonnegative, require_positive
@@ -137,3 +140,46 @@ class Deadline:
     def check(self, population: int) -> None:
         if self.at_most is not None:
             self.at_most.check(population)
+
+
+def _deadline(seconds: float, epochs: float | None = None) -> Work:
+    return Deadline(seconds, None if epochs is None else Epochs(epochs))
+
+
+@lru_cache(maxsize=256)  # An experiment asks for the same text once for every method and cell.
+def parse_work(text: str) -> Work:
+    """Return the local work of a text such as `steps:10`, `epochs:5` or `deadline:60:5`."""
+    makers: dict[str, tuple[Callable[..., Work], Callable[[str], Any]]] = {
+        "steps": (Steps, int),
+        "epochs": (Epochs, float),
+        "gaussian": (GaussianSteps, float),
+        "uniform": (UniformSteps, int),
+        "deadline": (_deadline, float),
+    }
+    name, *parts = text.split(":")
+    require_choice("work", "its first word", name, makers)
+    maker, number = makers[name]
+    modes = [part for part in parts if part in ("fixed", "random")]
+    try:
+        numbers = [number(part) for part in parts if part not in modes]
+        inspect.signature(maker).bind(*numbers, *modes)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"work needs a form such as steps:10, epochs:5, gaussian:20:100, uniform:5:30 or "
+            f"deadline:60:5, got {text!r}."
+        ) from error
+    return maker(*numbers, *modes)
+
+
+def work_text(work: Work) -> str:
+    """Return the text that `parse_work` reads as this work, or raise if there is none."""
+    names = {Steps: "steps", Epochs: "epochs", GaussianSteps: "gaussian", UniformSteps: "uniform"}
+    name = names.get(type(work))
+    values = vars(work).values()
+    with suppress(ValueError):
+        text = ":".join(map(str, [name, *values]))
+        if parse_work(text) == work:
+            return text
+    raise ValueError(
+        f"work needs a form that can be written down, such as 'epochs:5', got {work!r}."
+    )

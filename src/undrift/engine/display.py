@@ -20,6 +20,17 @@ class RecordDisplay:
 
         return notebook.plot(self, metric, against, **options)  # type: ignore[arg-type]
 
+    def show_progress(self) -> None:
+        """Show a bar of the rounds while they are run."""
+        from undrift.report import progress
+
+        self._progress = progress.round_bar(self)
+
+    def __repr__(self) -> str:
+        from undrift.report import notebook
+
+        return notebook.one_line(self)  # type: ignore[arg-type]
+
     def __rich__(self) -> Any:
         from undrift.report import notebook
 

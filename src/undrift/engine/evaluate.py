@@ -25,6 +25,7 @@ from undrift.engine.world import World
 from undrift.gradients.kernels import ForwardKernel
 from undrift.gradients.task import Task, per_sample
 from undrift.models.layout import eval_mode
+from undrift.tasks import MetricSet
 
 ALL_AT_ONCE = 2**62  # the size of batches for a loss that is not a mean over samples
 CACHED_ELEMENTS = 2**22  # inputs and activations of a batch that stay in the processor's cache
@@ -58,6 +59,7 @@ class _PartScore(NamedTuple):
     loss: float = 0.0
     accuracy: float = 0.0
     unlabelled: float = 0.0  # 1 if its targets are no labels
+    pair: Pair | None = None  # outputs and targets, where metrics need them
 
 
 def batch_for(parameters: int, elements: int) -> int:
@@ -80,6 +82,7 @@ class Evaluator:
     batch: int
     elements: int  # numbers of one sample: inputs and activations
     kernel: ForwardKernel | None = None  # what scores models; None for torch
+    metrics: MetricSet = MetricSet()
     threads: int = 1
     world: World = World()
 
@@ -96,20 +99,69 @@ class Evaluator:
         Without a test set, or `on_training_data`, they are those of the training data as the
         objective weighs it. At most `most` samples are taken, evenly spread over all.
         """
-        samples = self.clients.test if samples is None else samples
-        if samples is not None and not on_training_data:
-            parts = _in_batches(samples, _evenly(len(samples[1]), most), self.batch)
-        elif self.batch == ALL_AT_ONCE:
-            parts = self._client_parts()
-        else:
-            parts = self._training_parts(most)
-        world = self.world
+        parts, world = self._parts(on_training_data, samples, most), self.world
         own = [part for i, part in enumerate(parts) if i % world.size == world.rank]
         scores = [_PartScore()] * len(parts)
         scores[world.rank :: world.size] = self._scores([(x, part) for part in own])
-        sums = world.sum(torch.tensor(scores, dtype=torch.float64).reshape(-1, 3))
-        losses, accuracies, unlabelled = sums.T.tolist()
-        return Score(sum(losses), None if any(unlabelled) else sum(accuracies))
+        return _total(world.sum(_sums(scores)))
+
+    def measure(
+        self, x: Vector, *, samples: Pair | None = None, most: int | None = None
+    ) -> tuple[Score, dict[str, float]]:
+        """Return the score of `score`, and the metrics of all its outputs together.
+
+        Metrics are no sums over batches, so each process computes all outputs where there are some.
+        """
+        if self.metrics.of_loss(self.task.loss):
+            score = self.score(x, samples=samples, most=most)
+            return score, self.metrics.from_loss(score.loss)
+        parts = self._parts(False, samples, most)
+        scores = self._scores([(x, part) for part in parts], keep=True)
+        pairs = [each.pair for each in scores if each.pair is not None]
+        outputs, targets = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
+        return _total(_sums(scores)), self.metrics(outputs, targets)
+
+    def by_client(self, x: Vector) -> tuple[str, dict[str, list[float]]]:
+        """Return which samples were taken, and by metric a value for each client that has some.
+
+        A metric that is not defined for a client's samples is NaN.
+        """
+        which, pool, owners = self.clients.samples_of_clients()
+        order = np.argsort(owners, kind="stable")
+        rows = torch.from_numpy(order)
+        jobs = [(x, part) for part in _in_batches(pool, rows, self.batch)]
+        pairs = [each.pair for each in self._scores(jobs, keep=True) if each.pair is not None]
+        outputs, targets = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
+        sizes = np.bincount(owners[owners >= 0], minlength=len(self.clients))
+        strangers = int((owners < 0).sum())  # samples that no client owns come first
+        sections = sizes.tolist()
+        own = zip(
+            torch.split(outputs[strangers:], sections),
+            torch.split(targets[strangers:], sections),
+            strict=True,
+        )
+        found: dict[str, list[float]] = {}
+        for own_outputs, own_targets in own:
+            if len(own_targets):
+                for name, value in self._values(own_outputs, own_targets).items():
+                    found.setdefault(name, []).append(value)
+        return which, found
+
+    def _values(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return loss, accuracy where there are classes, and metrics of some samples."""
+        values = {"loss": float(self.task.loss(outputs, targets))}
+        if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
+            values["accuracy"] = float((outputs.argmax(1) == targets).double().mean())
+        return values | self.metrics(outputs, targets)
+
+    def _parts(self, on_training_data: bool, samples: Pair | None, most: int | None) -> list[_Part]:
+        """Return the batches of a test."""
+        samples = self.clients.test if samples is None else samples
+        if samples is not None and not on_training_data:
+            return _in_batches(samples, _evenly(len(samples[1]), most), self.batch)
+        if self.batch == ALL_AT_ONCE:
+            return self._client_parts()
+        return self._training_parts(most)
 
     def accuracies(self, models: Tensor, ids: Sequence[int], samples: int | None) -> list[float]:
         """Return the accuracy of each row of `models`, which are those of these nodes.
@@ -176,23 +228,26 @@ class Evaluator:
         pairs = ((self.clients[int(i)], float(self.population[i])) for i in owners)
         return [_Part(pair, slice(None), weight) for pair, weight in pairs]
 
-    def _scores(self, jobs: Sequence[tuple[Vector, _Part]]) -> list[_PartScore]:
-        """Return the scores of models on parts, each in one pass."""
+    def _scores(
+        self, jobs: Sequence[tuple[Vector, _Part]], *, keep: bool = False
+    ) -> list[_PartScore]:
+        """Return the scores of models on parts, with the outputs if they are to be kept."""
         largest = min(self.batch, max((len(part.pool[1]) for _, part in jobs), default=0))
         elements = self.elements * largest
         at_once = min(self.threads, len(jobs))
-        if at_once > 1 and elements <= THREADED_ELEMENTS and self.kernel is None:
+        kernel = None if keep else self.kernel  # A kernel gives no outputs.
+        if at_once > 1 and elements <= THREADED_ELEMENTS and kernel is None:
             copies = TaskCopies(self.task)
-            waiting = [_job(copies, x, part) for x, part in jobs]
+            waiting = [_job(copies, x, part, keep) for x, part in jobs]
             with retain_freed_memory(elements * 4):
                 return list(ordered_thread_map(waiting, at_once))
         with ExitStack() as stack:
             # Torch's threads go on waiting for work and would keep a kernel's from the cores.
-            stack.enter_context(intra_op_threads(elements if self.kernel is None else 0))
+            stack.enter_context(intra_op_threads(elements if kernel is None else 0))
             stack.enter_context(retain_freed_memory(elements * 4))
             stack.enter_context(eval_mode(self.task.model))
             stack.enter_context(torch.no_grad())
-            return [_score(self.task, x, part, self.kernel, self.threads) for x, part in jobs]
+            return [_score(self.task, x, part, kernel, self.threads, keep) for x, part in jobs]
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient at x of sum_i w_i F_i over all training data, without dropout."""
@@ -214,18 +269,28 @@ class Evaluator:
                 yield float(self.population[i]) * share, inputs, targets
 
 
-def _job(copies: TaskCopies, x: Vector, part: _Part) -> Callable[[Event], _PartScore]:
+def _job(copies: TaskCopies, x: Vector, part: _Part, keep: bool) -> Callable[[Event], _PartScore]:
     """Return a job that scores a part with a copy of the model."""
 
     def run(stop: Event) -> _PartScore:
         with copies.borrow() as task, eval_mode(task.model):
-            return _score(task, x, part, None, 1)
+            return _score(task, x, part, None, 1, keep)
 
     return run
 
 
+def _sums(scores: Sequence[_PartScore]) -> Tensor:
+    """Return (parts, 3) the sums of each part."""
+    return torch.tensor([each[:3] for each in scores], dtype=torch.float64).reshape(-1, 3)
+
+
+def _total(sums: Tensor) -> Score:
+    losses, accuracies, unlabelled = sums.T.tolist()
+    return Score(sum(losses), None if any(unlabelled) else sum(accuracies))
+
+
 def _score(
-    task: Task, x: Vector, part: _Part, kernel: ForwardKernel | None, threads: int
+    task: Task, x: Vector, part: _Part, kernel: ForwardKernel | None, threads: int, keep: bool
 ) -> _PartScore:
     """Return the weighted loss and accuracy of a part, and whether its targets are no labels."""
     stored, targets = part.samples
@@ -241,10 +306,11 @@ def _score(
         loss = part.weights * float(task.loss(outputs, targets))
     else:
         loss = _weighted(per_sample(task.loss, outputs, targets), part.weights)
+    pair = (outputs.cpu(), targets.cpu()) if keep else None
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1:
-        return _PartScore(loss, unlabelled=1.0)
+        return _PartScore(loss, unlabelled=1.0, pair=pair)
     hits = outputs.argmax(1) == targets
-    return _PartScore(loss, _weighted(hits, part.weights))
+    return _PartScore(loss, _weighted(hits, part.weights), pair=pair)
 
 
 def _weighted(values: Tensor, weights: Tensor | float) -> float:

@@ -72,21 +72,20 @@ class FederatedRun(Run):
             )
 
     def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> Record:
-        loss, accuracy = self._test(self.x) if self._evaluation_due else (None, None)
         return Record(
             round=self.round,
             clients=self._took_part,
-            loss=loss,
-            accuracy=accuracy,
             bytes_up=meter.bytes_up,
             bytes_down=meter.bytes_down,
             gradients=meter.gradients,
             samples=meter.samples,
             seconds=seconds,
             dropped={str(i): reason for i, reason in sorted(self._dropped.items())} or None,
+            **self._tested(self.x),
             **self._train_loss(self.x),
             **self._validation(self.x),
             **self._sharpness(self.x),
+            **self._over_clients(self.x),
             **self._tapped(),
             **self._clock_fields(plan, lambda clock: clock.with_server(plan, meter)),
         )

@@ -168,8 +168,9 @@ class PeerRun(Run):
         return InProcessExchange(**settings)
 
     def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
-        loss = accuracy = node_accuracy = norm = None
-        trained: dict[str, Any] = {}
+        node_accuracy = norm = None
+        tested: dict[str, Any] = {"loss": None, "accuracy": None}
+        tested |= self._test_metrics({})
         consensus: float | None = None
         # Between processes the mean model costs an all-reduce, which is paid where it is shown.
         if self._evaluation_due or self.world.size == 1:
@@ -180,8 +181,10 @@ class PeerRun(Run):
             apart = [0.0] if agreed else [float((x - mean).square().sum()) for x in models]
             consensus = self._over_nodes(apart)
         if self._evaluation_due:
-            loss, accuracy = self._test(mean)
-            trained = self._train_loss(mean) | self._validation(mean) | self._sharpness(mean)
+            tested = self._tested(mean)
+            accuracy = tested["accuracy"]
+            tested |= self._train_loss(mean) | self._validation(mean) | self._sharpness(mean)
+            tested |= self._over_clients(mean)
             if self._settings.evaluation.node_accuracy and accuracy is not None:
                 node_accuracy = accuracy if agreed else self._over_nodes(self._own_accuracies())
             if self._settings.evaluation.gradient_norm:
@@ -191,8 +194,6 @@ class PeerRun(Run):
         return PeerRecord(
             round=self.round,
             clients=len(plan.ids),
-            loss=loss,
-            accuracy=accuracy,
             bytes_up=traffic.up,
             bytes_down=traffic.down,
             gradients=meter.gradients,
@@ -206,7 +207,7 @@ class PeerRun(Run):
             hops=traffic.hops,
             bits=traffic.bits,
             sign_matching=sum(matching) / len(matching) if matching else None,
-            **trained,
+            **tested,
             **self._clock_fields(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
         )
 

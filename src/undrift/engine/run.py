@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
@@ -16,6 +17,7 @@ from undrift.core import Vector
 from undrift.engine.checkpoint.due import SaveTimes
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
+from undrift.engine.early_stopping import BestModel, BestWatch, EarlyStopping
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.effort import Effort
 from undrift.engine.execution.executor import Mode
@@ -33,6 +35,8 @@ from undrift.errors import UndriftError
 from undrift.models.layout import sha256
 from undrift.results.record import Record, Totals
 from undrift.results.record_log import RecordLog
+
+_LOG = logging.getLogger("undrift")
 
 
 class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
@@ -65,6 +69,9 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
         self._new_states: dict[int, Any] = {}  # of clients, after the round that is being run
         self._torn = False
         self._stop = 0  # the signal that all processes have agreed to stop for
+        self.stopped_early = ""  # why the run ended before its last round
+        self._best: BestWatch | None = None
+        self._progress: Callable[[Record], None] = lambda record: None
 
     @property
     def mode(self) -> Mode:
@@ -117,10 +124,41 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
     @property
     def model(self) -> nn.Module:
         """Return a copy of the user's model with the current parameters."""
-        bound = self._task.layout.bind(self._task.model, self.mean.clone())
+        return self._bound(self.mean)
+
+    def _bound(self, x: Vector) -> nn.Module:
+        bound = self._task.layout.bind(self._task.model, x.clone())
         for part, training in zip(bound.modules(), self._settings.training, strict=True):
             part.training = training
         return bound
+
+    @property
+    def best(self) -> BestModel | None:
+        """Return the best model with its round and value; None without early stopping."""
+        return None if self._best is None else self._best.best
+
+    @property
+    def best_model(self) -> nn.Module:
+        """Return a copy of the user's model with the best parameters, or else the current ones."""
+        return self._bound(self.mean if self.best is None else self.best.x)
+
+    def stop_early(self, rule: EarlyStopping) -> None:
+        """Stop after so many tests without a better one, and keep the best model."""
+        self._best = BestWatch(rule)
+
+    def _compare_test(self) -> None:
+        """Compare the last test with the best, and end the run if that was long ago."""
+        watch = self._best
+        if watch is None or self.records[-1].loss is None or self.round == self.rounds:
+            return
+        if watch.add(self.records, self._mean) and watch.best is not None:
+            best = watch.best
+            self.rounds = self.round
+            self.stopped_early = (
+                f"stopped after round {self.round}: {watch.stale} tests without a better "
+                f"{best.metric} than {best.value:.4g} of round {best.round}"
+            )
+            _LOG.info("%s", self.stopped_early)
 
     @property
     def model_sha256(self) -> str:
@@ -193,6 +231,9 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
         self.records.append(record)
         self._torn = False
         self._watch_for_stall()
+        self._compare_test()
+        _LOG.info("%s", record)
+        self._progress(record)
         if self._checkpoint is not None and due:
             self._write(self._checkpoint)
         return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from undrift.engine.settings import RunSettings
 from undrift.engine.sharpness import SAMPLES, sampled, sharpness
 from undrift.engine.world import World
 from undrift.gradients.task import Task
+from undrift.results.metrics import over_clients
 
 
 class Scored(ABC):
@@ -53,10 +55,26 @@ class Scored(ABC):
 
     def _validation(self, x: Vector) -> dict[str, Any]:
         """Return the record's fields of the validation samples, where there are some."""
-        if self._clients.validation is None or not self._evaluation_due:
+        validation = self._clients.validation
+        if validation is None:
             return {}
-        loss, accuracy = self.score(x, samples=self._clients.validation)
-        return {"validation_loss": loss, "validation_accuracy": accuracy}
+        if not self._evaluation_due:
+            return self._metric_fields("validation_metrics", {})
+        score, found = self.evaluator().measure(x, samples=validation)
+        measured = self._metric_fields("validation_metrics", found)
+        return {"validation_loss": score.loss, "validation_accuracy": score.accuracy, **measured}
+
+    def _over_clients(self, x: Vector) -> dict[str, Any]:
+        """Return the record's fields of how the model does on each client's own samples.
+
+        Every process computes all of it, so that all have the same numbers.
+        """
+        if not self._settings.evaluation.client_metrics or not self._evaluation_due:
+            return {}
+        which, found = self.evaluator(alone=True).by_client(x)
+        lower = ["loss", *self._settings.metrics.lower]
+        spreads = {name: over_clients(v, lower=name in lower) for name, v in found.items()}
+        return {"client_metrics": spreads, "client_samples": which}
 
     def _sharpness(self, x: Vector) -> dict[str, Any]:
         """Return the record's fields of the loss around x, where they are asked for.
@@ -87,8 +105,31 @@ class Scored(ABC):
         evaluator = self.evaluator(alone=alone)
         return evaluator.score(x, on_training_data=on_training_data, samples=samples, most=most)
 
+    def _tested(self, x: Vector) -> dict[str, Any]:
+        """Return the record's fields of the test, on as many samples as were settled."""
+        if not self._evaluation_due:
+            return {"loss": None, "accuracy": None, **self._test_metrics({})}
+        score, found = self.evaluator().measure(x, most=self._settings.evaluation.samples)
+        measured = self._test_metrics(found)
+        return {"loss": score.loss, "accuracy": score.accuracy, **measured}
+
+    def _test_metrics(self, found: dict[str, float]) -> dict[str, Any]:
+        """Return the record's fields of the metrics of a test, and of which less is better."""
+        fields = self._metric_fields("metrics", found)
+        return fields | ({"lower": self._settings.metrics.lower} if fields else {})
+
+    def _metric_fields(self, field: str, found: dict[str, float]) -> dict[str, Any]:
+        """Return the record's fields of the metrics, nothing for a run without any.
+
+        A metric that was not measured or is not defined is None.
+        """
+        metrics = self._settings.metrics
+        values = {name: found.get(name, math.nan) for name in metrics.names}
+        plain = {name: None if math.isnan(value) else value for name, value in values.items()}
+        return {field: plain} if plain else {}
+
     def _test(self, x: Vector) -> Score:
-        """Return the score of a round's record, on as many samples as were settled."""
+        """Return loss and accuracy as a round's record has them."""
         return self.score(x, most=self._settings.evaluation.samples)
 
     def evaluator(self, *, alone: bool = False) -> Evaluator:
@@ -105,6 +146,7 @@ class Scored(ABC):
             batch=batch if settings.facts.separable else ALL_AT_ONCE,
             elements=elements,
             kernel=settings.forward,
+            metrics=settings.metrics,
             # Torch's generator gives its numbers to one thread after the other.
             threads=1 if settings.facts.randomness == "other" else self._threads,
             world=World() if alone or not self.world.open else self.world,

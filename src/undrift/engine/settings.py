@@ -15,13 +15,14 @@ from undrift.aggregation.robust import Aggregation
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer, Vector
 from undrift.data.clients import Clients
-from undrift.data.work import Work
+from undrift.data.work import Work, parse_work
 from undrift.engine.execution.cohort import Tap
 from undrift.engine.execution.executor import Mode
 from undrift.engine.participation import AnyParticipation, Weighting
 from undrift.fleet import Fleet
-from undrift.gradients.task import Loss
+from undrift.tasks import Loss, MetricSet
 from undrift.topology import Links
+from undrift.topology import parse as parse_topology
 
 if TYPE_CHECKING:
     from undrift.engine.clock import Clock
@@ -52,6 +53,8 @@ class EvaluationOptions:
     gradient_norm: for peers, whether to compute the gradient of the mean model on all data.
     sharpness: whether to measure how sharp the loss is around the model: the rise of the loss one
         ascent step away and the largest eigenvalue of its Hessian, on 512 training samples.
+    client_metrics: whether to measure the model on each client's own samples as well: those of the
+        test where clients own some, else of the validation, else of the training set.
     """
 
     every: int | None = None
@@ -63,6 +66,7 @@ class EvaluationOptions:
     node_samples: int | None = None
     gradient_norm: bool = False
     sharpness: bool = False
+    client_metrics: bool = False
 
     def due(self, round: int, rounds: int) -> bool:
         """Return whether this round of so many is evaluated."""
@@ -158,7 +162,9 @@ class SimulationRequest:
     algorithm: Algorithm
     model: nn.Module
     clients: Clients
-    loss: Loss
+    loss: Loss | str | None
+    task: str | None
+    metrics: Any
     work: Work
     rounds: int
     batch_size: int | None
@@ -177,13 +183,28 @@ class SimulationRequest:
     evaluation: EvaluationOptions
     mode: Literal["auto"] | Mode
     kernels: KernelChoice
+    device: Any
+    precision: str | None
     execution: ExecutionOptions
     checkpoint: str | Path | None
     checkpoint_every: int | None
     resume: str | Path | None
     tap: Tap | None
+    early_stopping: Any
+    progress: bool
     processes: int | None
     timeout: float
+
+    @classmethod
+    def of(cls, **arguments: Any) -> SimulationRequest:
+        """Return the request of arguments, of which some may be the shell's words."""
+        work, topology = arguments["work"], arguments["topology"]
+        if isinstance(work, str):
+            arguments["work"] = parse_work(work)
+        if isinstance(topology, str) and isinstance(arguments["clients"], Clients):
+            count, seed = len(arguments["clients"]), arguments["seed"]
+            arguments["topology"] = parse_topology(topology, count, seed)
+        return cls(**arguments)
 
     @property
     def requested_execution(self) -> ExecutionRequest:
@@ -203,6 +224,7 @@ class RunSettings:
     tests: str  # what is evaluated, by what and why so often, for a reader
     forward: ForwardKernel | None  # what evaluates models; None for torch
     execution: ExecutionRecord
+    metrics: MetricSet = MetricSet()
     checkpoint_every: int | None = 1
     clock: Clock | None = None
     watch: CostWatch | None = None  # of what gradients cost

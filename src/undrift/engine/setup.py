@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from undrift.aggregation.policy import UploadPolicy
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
+from undrift.data.clients import Clients
 from undrift.data.work import Deadline
 from undrift.engine import participation as laws
 from undrift.engine import validate
@@ -17,6 +18,7 @@ from undrift.engine.clock import Clock, gradient_flops, measure, pace
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.pool import Pool
 from undrift.engine.execution.threads import intra_op_threads
+from undrift.engine.hardware import as_device, as_precision, moved
 from undrift.engine.plan import Planner
 from undrift.engine.settings import SimulationRequest
 from undrift.engine.tuning.probe import Facts, inspect
@@ -26,6 +28,7 @@ from undrift.gradients.losses import plain_loss
 from undrift.gradients.task import Task
 from undrift.models.layout import Layout
 from undrift.optim.schedules import resolve, scheduled
+from undrift.tasks import Loss, MetricSet, TaskKind, as_loss, deduced_task, task_kind
 from undrift.topology import Links
 
 FLOPS = 1e10  # floating-point operations a second that torch reaches on one core
@@ -38,6 +41,8 @@ class Setup:
     """Holds the parts of a run that do not depend on how it is executed."""
 
     task: Task
+    clients: Clients  # with their targets as the loss takes them
+    metrics: MetricSet
     planner: Planner
     pool: Pool
     facts: Facts
@@ -92,11 +97,17 @@ def prepare(request: SimulationRequest) -> Setup:
     model = copy.deepcopy(request.model)
     if not request.model.training:  # as loaded; a part in eval mode on purpose stays so
         model.train()
+    if request.device is not None:
+        model = moved(model, as_device(request.device))
     layout = Layout.of(model)
+    precision = as_precision(request.precision, layout.dtype)
     algorithm.check(model)
-    loss = plain_loss(request.loss)
+    kind, loss = _task(request)
+    metrics = MetricSet.of(request.metrics, kind)
+    validate.check_metrics(metrics)
     with intra_op_threads(0):  # A few samples are not worth sharing, least of all when busy.
-        facts = inspect(model, loss, clients)
+        facts, clients = inspect(model, loss, clients, metrics)
+    clients = clients.tested_on(layout.device)
     task = Task(
         model=model,
         layout=layout,
@@ -105,6 +116,7 @@ def prepare(request: SimulationRequest) -> Setup:
         clip=request.clip,
         randomness=facts.randomness,
         prepare=clients.prepare,
+        precision=precision,
     )
     pool = Pool.of(clients, task)
     planner = Planner(
@@ -123,6 +135,8 @@ def prepare(request: SimulationRequest) -> Setup:
     links, route = _check_method(request, layout.gather(model), planner)
     return Setup(
         task=task,
+        clients=clients,
+        metrics=metrics,
         planner=planner,
         pool=pool,
         facts=facts,
@@ -131,6 +145,15 @@ def prepare(request: SimulationRequest) -> Setup:
         route=route,
         policy=policy,
     )
+
+
+def _task(request: SimulationRequest) -> tuple[TaskKind | None, Loss]:
+    """Return the task that was named, or where no loss was the one of the targets, and the loss."""
+    kind = None if request.task is None else task_kind(request.task)
+    if kind is None and request.loss is None:
+        kind = deduced_task(request.clients.targets)
+    loss = kind.loss if kind is not None and request.loss is None else as_loss(request.loss)
+    return kind, plain_loss(loss)
 
 
 def _with_clock(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +14,14 @@ from torch import nn
 from undrift.aggregation.attacks import Attack
 from undrift.aggregation.policy import OnBad
 from undrift.aggregation.robust import Aggregation
+from undrift.check import known_keywords
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
 from undrift.data.clients import Clients, Pair
 from undrift.data.work import Work
 from undrift.engine import participation as laws
 from undrift.engine.checkpoint import shards
+from undrift.engine.early_stopping import EarlyStopping
 from undrift.engine.execution.cohort import FederatedExecutor, Tap
 from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.nodes import PeerExecutor
@@ -50,23 +53,26 @@ from undrift.engine.tuning.select import ExecutionChoice, Workload, choose_execu
 from undrift.engine.validate import require_enough_clients
 from undrift.engine.world import World
 from undrift.fleet import Fleet
-from undrift.gradients.task import Loss
 from undrift.models.layout import raw_bytes
+from undrift.tasks import Loss
 from undrift.topology import Links
 
 
+@known_keywords
 def simulate(
     algorithm: Federated[Any, Any, Any, Any] | Peer[Any],
     model: nn.Module,
     clients: Clients,
     *,
-    loss: Loss,
-    work: Work,
+    loss: Loss | str | None = None,
+    task: str | None = None,
+    metrics: Any = None,
+    work: Work | str,
     rounds: int,
     batch_size: int | None = None,
     participation: laws.AnyParticipation = 1.0,
     weighting: laws.Weighting | None = None,
-    topology: Links | None = None,
+    topology: Links | str | None = None,
     allreduce: str | Route | None = None,
     fleet: Fleet | str | None = None,
     on_bad: OnBad = "stop",
@@ -79,11 +85,15 @@ def simulate(
     evaluation: EvaluationOptions = EvaluationOptions(),
     mode: Literal["auto"] | Mode = "auto",
     kernels: KernelChoice = True,
+    device: str | torch.device | None = None,
+    precision: str | None = None,
     execution: ExecutionOptions = ExecutionOptions(),
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = 1,
     resume: str | Path | None = None,
     tap: Tap | None = None,
+    early_stopping: EarlyStopping | int | None = None,
+    progress: bool = False,
     processes: int | None = None,
     timeout: float = TIMEOUT,
 ) -> Run:
@@ -91,13 +101,20 @@ def simulate(
 
     Everything is checked here, before the first round.
 
-    work: local steps of each client, e.g. `Epochs(5)`, `Steps(10)`, `GaussianSteps(500, 100)`.
+    task: "classification", "multi-label", "regression" or "language-modelling", which decides the
+        loss and the metrics that are not given; by default what the targets are (docs/tasks.md).
+    loss: a function of outputs and targets, mean over the samples, or a name such as "huber".
+    metrics: functions of all outputs and targets of a test, objects of torchmetrics, or names such
+        as "auroc"; one, a list, or a dictionary by name. They are in `record.metrics`.
+    work: local steps of each client, e.g. `Epochs(5)`, `Steps(10)`, `GaussianSteps(500, 100)`,
+        or in words "epochs:5".
     batch_size: samples per step; None takes the whole local data, deterministically.
     participation: a fraction (float), a count (int), `Bernoulli(p)`, `WithReplacement(n)`, or
         explicit cohorts per round. 1.0 is everybody, 1 is one client.
     weighting: "size" (w_i = n_i / n, the default), "uniform", or one weight per client. Peers
         always weigh the same: theirs is "uniform".
-    topology: the links of gossip methods, e.g. `topology.ring(8)`; may vary from round to round.
+    topology: the links of gossip methods, e.g. `topology.ring(8)`, which may vary from round to
+        round, or in words "ring".
     allreduce: the route of all-reduce methods: "ring" (the default), "segmented-ring", "torus" or
         "torus:2x4", "tree", "server".
     fleet: simulated devices of the clients, in words ("phone:9,gpu-node:1") or as a `Fleet`, in
@@ -123,15 +140,21 @@ def simulate(
         `run.gradients` says why. "always" compiles for a short run, too; "require" raises where
         nothing can be compiled. Where the method's step can be traced, a client's local steps are
         one compiled loop around the kernel.
+    device: the hardware that computes: "auto", "cpu", "cuda:0", "mps"; by default the model's own.
+        Samples, states and draws are there, too; kernels are of the CPU (docs/devices.md).
+    precision: "bf16" lets forward and backward passes compute in bfloat16 where torch does so.
     execution: details such as `ExecutionOptions(threads=2, chunk_size=8)`.
     checkpoint, checkpoint_every, resume: where to save, how often (None: by time), what to resume.
     tap: called with every client's `Upload`, in the order in which clients run; see `Drift`.
+    early_stopping: tests without a better one after which the run stops, or an `EarlyStopping`; the
+        best model is kept as `run.best` (docs/evaluation.md).
+    progress: whether a bar shows the rounds, in a terminal or a notebook.
     processes: how many share the work, this one included; others are started and ended as needed.
         Under torchrun its processes do, on however many machines (docs/distributed.md).
     timeout: seconds without an answer after which another process counts as hung.
     """
     arguments = dict(locals())
-    request = SimulationRequest(**arguments)
+    request = SimulationRequest.of(**arguments)
     setup = prepare(request)
     settled = _settled_evaluation(request, setup)
     choice = _choose(request, setup)
@@ -148,6 +171,10 @@ def simulate(
             digest = setup.links.digest() if setup.links else "None"
             links = {"topology": digest, "allreduce": repr(setup.route)}
         run.use_checkpoints(checkpoint, resume, **links, **setup.policy.settings())
+        if early_stopping is not None:
+            run.stop_early(EarlyStopping.of(early_stopping))
+        if progress and world.head:
+            run.show_progress()
         return follow(run)
 
 
@@ -177,8 +204,9 @@ def size(**arguments: Any) -> RunSize:
 
 def _request(**arguments: Any) -> SimulationRequest:
     """Return the request of some arguments, the others at their defaults."""
-    defaults: dict[str, Any] = dict(simulate.__kwdefaults__ or {})
-    return SimulationRequest(**{**defaults, **arguments})
+    parameters = inspect.signature(simulate).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    return SimulationRequest.of(**{**defaults, **arguments})
 
 
 def _choose(
@@ -238,7 +266,9 @@ def _settled_evaluation(request: SimulationRequest, setup: Setup) -> _SettledEva
     counts = [count_run(request, setup.planner, setup.facts)]
     options = settle(request.evaluation, counts)
     passes = all_passes(options, counts)
-    scoring = PendingScoring(setup.task, request.clients, request.kernels, passes)
+    # Kernels have no outputs, which most metrics need.
+    kernels = request.kernels if setup.metrics.of_loss(setup.task.loss) else False
+    scoring = PendingScoring(setup.task, setup.clients, kernels, passes)
     return _SettledEvaluation(options, describe(options, counts), scoring)
 
 
@@ -257,6 +287,7 @@ def _build_run(
         training=tuple(part.training for part in request.model.modules()),
         x0=task.layout.unite(setup.model),
         facts=setup.facts,
+        metrics=setup.metrics,
         rounds=request.rounds,
         evaluation=evaluation.options,
         tests=f"{evaluation.tests}, by {scoring.why}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import fields
 from typing import Any, get_args
 
 import numpy as np
@@ -26,20 +28,35 @@ from undrift.engine.settings import (
     SimulationRequest,
 )
 from undrift.fleet import Fleet
+from undrift.results.record import PeerRecord
+from undrift.tasks import MetricSet
 from undrift.topology import Links
 
 
 def check_arguments(request: SimulationRequest) -> None:
     """Raise for arguments of a wrong type or out of range."""
     if not isinstance(request.algorithm, Federated | Peer):
+        remedy = ""
+        if isinstance(request.algorithm, type):
+            remedy = f"; make an object of it: {request.algorithm.__name__}(lr=0.1)"
         raise ValueError(
-            f"simulate needs an algorithm object such as FedAvg(lr=0.1), got {request.algorithm!r}."
+            f"simulate needs an algorithm object such as FedAvg(lr=0.1), got "
+            f"{request.algorithm!r}{remedy}."
         )
-    clients, model, loss, work = request.clients, request.model, request.loss, request.work
-    require(isinstance(clients, Clients), "simulate", "undrift.Clients", type(clients).__name__)
-    require(isinstance(model, nn.Module), "simulate", "an nn.Module as model", model)
-    require(callable(loss), "simulate", "a function of outputs and targets as loss", loss)
-    require(isinstance(work, Work), "simulate", "work such as Steps(10) or Epochs(5)", work)
+    clients, model, work = request.clients, request.model, request.work
+    remedy = "make them: undrift.Clients([(inputs, targets), ...], test=(inputs, targets))"
+    fits = isinstance(clients, Clients)
+    require(fits, "simulate", "undrift.Clients", type(clients).__name__, remedy)
+    remedy = ""
+    if isinstance(model, type):
+        remedy = f"make an object of it: {model.__name__}()"
+    elif isinstance(model, str):
+        remedy = f"undrift.models.build({model!r}, shape=..., classes=...) makes one by name"
+    require(isinstance(model, nn.Module), "simulate", "an nn.Module as model", model, remedy)
+    remedy = f"say work=Steps({work})" if is_whole(work) else ""
+    expected = 'work such as Steps(10), Epochs(5) or "epochs:5"'
+    require(isinstance(work, Work), "simulate", expected, work, remedy)
+    _warn_of_one(request.participation, len(clients))
     require(is_whole(request.seed), "simulate", "a whole number as seed", request.seed)
     nonnegative = is_whole(request.rounds) and request.rounds >= 0
     require(nonnegative, "simulate", "rounds >= 0, a whole number", request.rounds)
@@ -56,6 +73,25 @@ def check_arguments(request: SimulationRequest) -> None:
     known = request.kernels in ("always", "require") or isinstance(request.kernels, bool)
     require(known, "simulate", "kernels as True, False, 'always' or 'require'", request.kernels)
     work.check(len(clients))
+
+
+def _warn_of_one(participation: laws.AnyParticipation, clients: int) -> None:
+    """Say that 1 is a count, where 1.0 may be meant."""
+    if is_whole(participation) and participation == 1 and clients > 1:
+        warnings.warn(
+            f"participation=1 is one client of {clients} in a round; write 1.0 for all, or "
+            "FixedSize(1) for one.",
+            stacklevel=2,
+        )
+
+
+def check_metrics(metrics: MetricSet) -> None:
+    """Raise for a metric that has the name of something else in a record."""
+    known = {each.name for each in fields(PeerRecord)}
+    for name in metrics.names:
+        if name != "accuracy":
+            remedy = "give it another: metrics={'my_name': function}"
+            require(name not in known, "A metric", "a name of its own", name, remedy)
 
 
 def _check_options(evaluation: EvaluationOptions, execution: ExecutionOptions) -> None:

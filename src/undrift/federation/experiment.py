@@ -16,9 +16,9 @@ from undrift.core import Federated
 from undrift.data.work import Deadline, Work
 from undrift.engine import participation as laws
 from undrift.gradients.losses import plain_loss
-from undrift.gradients.task import Loss
 from undrift.models.layout import Layout
 from undrift.optim.schedules import resolve, scheduled
+from undrift.tasks import Loss
 
 
 @dataclass(frozen=True, kw_only=True)

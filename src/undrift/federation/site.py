@@ -229,7 +229,7 @@ def _prepared(experiment: FederatedExperiment, data: Clients) -> tuple[Task, int
     layout = Layout.of(model)
     loss = plain_loss(experiment.loss)
     with intra_op_threads(0):
-        facts = inspect(model, loss, data)
+        facts, _ = inspect(model, loss, data)
     task = Task(
         model=model,
         layout=layout,

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from undrift.gradients.mlp import hooked
-from undrift.gradients.task import Loss
+from undrift.tasks import Loss
 
 _MODULES: dict[type[nn.Module], Loss] = {
     nn.CrossEntropyLoss: F.cross_entropy,

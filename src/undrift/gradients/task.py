@@ -19,11 +19,10 @@ from undrift.errors import UndriftError
 from undrift.gradients.dropout import KeyedDropout, seeded
 from undrift.models import classifier
 from undrift.models.layout import Layout
+from undrift.tasks import Loss
 
 if TYPE_CHECKING:
     from undrift.gradients.loops import CompiledLoops
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Oracle(Protocol):
@@ -123,6 +122,7 @@ class Task:
     randomness: str = "none"  # "dropout": keyed masks; "other": torch's generator, keyed
     prepare: Prepare | None = None  # stored samples to the model's inputs
     channels_last: bool = False  # whether images go through the model with channels innermost
+    precision: torch.dtype | None = None  # of forward passes; None for that of the parameters
     oracle: Oracle = Autograd()
     loops: CompiledLoops | None = None  # of local steps; None where they run one by one
     tied: bool = field(init=False, repr=False, compare=False)  # whether tensors have several names
@@ -159,10 +159,17 @@ class Task:
         if self.channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         # torch would look for tied tensors in every call, a sixth of a small net's gradient.
-        with self.masks(keys):
-            return functional_call(  # type: ignore[no-any-return]
+        with self.masks(keys), self._autocast():
+            outputs: Tensor = functional_call(
                 self.model, self.layout.views(x), (inputs,), tie_weights=self.tied
             )
+        return outputs if self.precision is None else outputs.to(self.layout.dtype)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which torch computes in the precision that was asked for."""
+        if self.precision is None:
+            return nullcontext()
+        return torch.autocast(self.layout.device.type, dtype=self.precision)
 
     def value(self, x: Vector, batch: Batch) -> Tensor:
         """Return the loss on a minibatch."""

@@ -49,10 +49,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 def build(name: str, *, shape: Sequence[int], classes: int, **options: Any) -> nn.Module:
     """Return the model of that name for inputs of this shape (without the batch axis).
 
+    `classes` is the number of its outputs: classes or labels, or the numbers of a regression.
+
     Weights are drawn from torch's generator, so call `torch.manual_seed` before.
     """
     require_choice("build", "name", name, MODELS)
-    require(is_whole(classes) and classes >= 2, "build", "classes >= 2, a whole number", classes)
+    require(is_whole(classes) and classes >= 1, "build", "classes >= 1, a whole number", classes)
     sides = isinstance(shape, Sequence) and all(is_whole(side) and side >= 1 for side in shape)
     require(sides and len(shape) > 0, "build", "shape as whole numbers >= 1", shape)
     _require_options(name, options)

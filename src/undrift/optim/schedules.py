@@ -79,6 +79,19 @@ def _piecewise(start: float, changes: tuple[tuple[int, float], ...], t: int) -> 
     return value
 
 
+def _cosine(start: float, rounds: int, end: float, t: int) -> float:
+    """Return the value of a cosine schedule in round t."""
+    share = min(t, rounds) / rounds
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+def _warmup(value: float, rounds: int, t: int) -> float:
+    """Return a value, or what a schedule has `rounds` later, after a linear rise to it."""
+    if t < rounds:
+        return float(value) * (t + 1) / (rounds + 1)
+    return value.at(t - rounds) if isinstance(value, Schedule) else value
+
+
 def exponential(start: float, factor: float) -> Schedule:
     """Return the schedule start * factor**t, which the papers use for learning rates."""
     return Schedule(partial(_exponential, start, factor), f"exponential({start}, {factor})")
@@ -102,6 +115,26 @@ def piecewise(start: float, changes: Mapping[int, float]) -> Schedule:
     return Schedule(partial(_piecewise, start, ordered), text)
 
 
+def cosine(start: float, rounds: int, end: float = 0.0) -> Schedule:
+    """Return half a cosine from `start` in round 0 down to `end` after so many rounds."""
+    sound = is_whole(rounds) and rounds >= 1
+    require(sound, "cosine", "rounds >= 1, a whole number", rounds)
+    text = f"cosine({start}, {rounds})" if end == 0 else f"cosine({start}, {rounds}, {end})"
+    return Schedule(partial(_cosine, start, rounds, end), text)
+
+
+def warmup(value: float, rounds: int) -> Schedule:
+    """Return a linear rise over so many rounds to a value or to a schedule, which then begins.
+
+    `warmup(cosine(0.1, 45), 5)` rises for 5 rounds and falls for 45.
+    """
+    sound = is_whole(rounds) and rounds >= 1
+    require(sound, "warmup", "rounds >= 1, a whole number", rounds)
+    anonymous = isinstance(value, Schedule) and value.anonymous
+    text = None if anonymous else f"warmup({value!r}, {rounds})"
+    return Schedule(partial(_warmup, value, rounds), text)
+
+
 def starting_at(schedule: Schedule, start: float) -> Schedule:
     """Return a schedule of the same form from another start; what follows changes with it."""
     law: Any = schedule.at
@@ -111,6 +144,12 @@ def starting_at(schedule: Schedule, start: float) -> Schedule:
         return exponential(start, arguments[1])
     if form is _staircase:
         return staircase(start, *arguments[1:])
+    if form is _cosine:
+        return cosine(start, *arguments[1:])
+    if form is _warmup:
+        inner, rounds = arguments
+        scheduled_inner = isinstance(inner, Schedule)
+        return warmup(starting_at(inner, start) if scheduled_inner else start, rounds)
     require(form is _piecewise, "starting_at", "a schedule of this module", schedule.text)
     before, changes = arguments
     return piecewise(start, {t: float(f"{v * start / before:.4g}") for t, v in changes})
@@ -139,23 +178,36 @@ def scheduled(algorithm: object) -> bool:
 
 def parse(text: str) -> float:
     """Return the number or the schedule that prints so: `0.1`, `exponential(0.1, 0.998)`."""
-    makers: dict[str, Callable[..., Schedule]] = {
-        "exponential": exponential,
-        "staircase": staircase,
-        "piecewise": piecewise,
-    }
-    name, bracket, rest = text.strip().partition("(")
     try:
-        if not bracket:
+        if "(" not in text:
             return float(text)
         if len(text) > LONGEST:
             raise ValueError(f"more than {LONGEST:,} characters")
-        arguments = ast.literal_eval(f"({rest.strip().removesuffix(')')},)")
-        return makers[name.strip()](*arguments)
+        schedule: float = _called(ast.parse(text.strip(), mode="eval").body)
+        return schedule
     except (ArithmeticError, AttributeError, KeyError, MemoryError, RecursionError, SyntaxError,
             TypeError, ValueError) as error:  # fmt: skip
         got = text if len(text) <= 100 else f"{text[:100]}..."
         raise ValueError(
             f"A hyper-parameter needs a number or a schedule such as exponential(0.1, 0.998), "
-            f"staircase(0.03, 0.1, 100) or piecewise(0.1, {{50: 0.01}}), got {got!r}."
+            f"cosine(0.1, 50), warmup(0.1, 5), staircase(0.03, 0.1, 100) or "
+            f"piecewise(0.1, {{50: 0.01}}), got {got!r}."
         ) from error
+
+
+_MAKERS: Mapping[str, Callable[..., Schedule]] = {
+    "exponential": exponential,
+    "cosine": cosine,
+    "warmup": warmup,
+    "staircase": staircase,
+    "step": staircase,
+    "piecewise": piecewise,
+}
+
+
+def _called(node: ast.expr) -> Any:
+    """Return the schedule of a call, whose arguments are literals or calls themselves."""
+    if not isinstance(node, ast.Call):
+        return ast.literal_eval(node)
+    require(not node.keywords, "A schedule", "no names of arguments", ast.unparse(node))
+    return _MAKERS[node.func.id](*map(_called, node.args))  # type: ignore[attr-defined]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from undrift.config.experiment import Experiment, Method
-from undrift.config.shorthand import parse_work
 from undrift.core import Federated
 from undrift.data import Deadline, Work
+from undrift.data.work import parse_work
 from undrift.runs.jobs import JobPlanner, sweep_axes
 
 MILLISECONDS = {  # of one sample's gradient

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from undrift.check import is_finite, require, require_choice
 from undrift.results.metrics import SMOOTHING_NAMES
+from undrift.results.record import Record
 from undrift.results.trial import Trial, by_label
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class Comparison:
     def methods(self) -> dict[str, list[Trial]]:
         """Return the trials of each label."""
         return by_label(self.trials)
+
+    @property
+    def records(self) -> list[Record]:
+        """Return the records of all trials."""
+        return [record for trial in self.trials for record in trial.records]
 
     @property
     def smoothing_name(self) -> str:

@@ -23,7 +23,7 @@ Clocks = dict[str, list[tuple[NDArray[np.int64], Floats]]]
 
 
 @dataclass(frozen=True)
-class Metric:
+class DrawnMetric:
     """Names a field of the records that is drawn."""
 
     key: str  # a record's field
@@ -41,11 +41,11 @@ class Axis:
 
 
 METRICS = (
-    Metric("accuracy", "accuracy", percent=True),
-    Metric("loss", "loss"),
-    Metric("validation_accuracy", "validation accuracy", percent=True),
-    Metric("node_accuracy", "accuracy of the nodes", percent=True),
-    Metric("consensus", "consensus error"),
+    DrawnMetric("accuracy", "accuracy", percent=True),
+    DrawnMetric("loss", "loss"),
+    DrawnMetric("validation_accuracy", "validation accuracy", percent=True),
+    DrawnMetric("node_accuracy", "accuracy of the nodes", percent=True),
+    DrawnMetric("consensus", "consensus error"),
 )
 AXES = (
     Axis("rounds", "rounds", "rounds"),
@@ -111,7 +111,9 @@ class MethodCurve:
         )
 
 
-def curves(trials: Sequence[Trial], chosen: Sequence[Metric] = METRICS) -> dict[str, MethodCurve]:
+def curves(
+    trials: Sequence[Trial], chosen: Sequence[DrawnMetric] = METRICS
+) -> dict[str, MethodCurve]:
     """Return the curves of one method by metric, without those that were never measured."""
     clocks = _clocks(trials)
     measured = {metric.key: _curve(trials, metric.key, clocks) for metric in chosen}
@@ -198,7 +200,10 @@ def _spent(clocks: Clocks, grid: NDArray[np.int64]) -> dict[str, Floats]:
 
 def for_script(comparison: Comparison) -> dict[str, Any]:
     """Return what the page's script draws, thinned so that the page stays small."""
-    methods = {label: curves(trials) for label, trials in comparison.methods.items()}
+    own = [DrawnMetric(name, name) for name in metrics.measured(comparison.records)]
+    first = metrics.primary(comparison.records)  # The page opens with what stands for the methods.
+    chosen = sorted([*METRICS, *own], key=lambda each: each.key != first)
+    methods = {label: curves(trials, chosen) for label, trials in comparison.methods.items()}
     drawn = [each for by_metric in methods.values() for each in by_metric.values()]
     columns = sum(len(each.x) + 3 * len(each.lines) + 1 for each in drawn)
     most = int(np.clip(NUMBERS / max(columns, 1), 20, POINTS))
@@ -212,7 +217,7 @@ def for_script(comparison: Comparison) -> dict[str, Any]:
                 "log": not each.percent,
                 "targets": each.key == "accuracy",
             }
-            for each in METRICS
+            for each in chosen
             if each.key in measured
         ],
         "axes": [vars(axis) for axis in AXES if any(_moves(each, axis) for each in drawn)],

@@ -14,7 +14,7 @@ from undrift.errors import optional
 from undrift.files import write_atomic
 from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
-from undrift.report.page_tables import primary, results, to_target
+from undrift.report.page_tables import over_clients, primary, results, to_target
 from undrift.report.partition_map import partition_map
 from undrift.report.summary import endings, summary
 from undrift.results.strictjson import dumps
@@ -42,6 +42,7 @@ def page(comparison: Comparison) -> str:
         curves_json=Markup(_embedded(curves)),
         results=results(comparison),
         targets=_targets(comparison),
+        over_clients=over_clients(comparison),
         endings=endings(comparison),
         settings={label: trials[0].settings for label, trials in comparison.methods.items()},
         partition=partition,

@@ -9,7 +9,7 @@ import numpy as np
 
 from undrift.config.experiment import Experiment
 from undrift.report.collect import cell_of
-from undrift.results.metrics import curve, rounds_to, spread
+from undrift.results.metrics import curve, measured, rounds_to, spread
 from undrift.results.trial import Trial, mean_reached
 
 PEER_FIGURES = ("node_accuracy", "consensus", "bits", "sign_matching")
@@ -43,6 +43,7 @@ def trial_summary(trial: Trial, smoothing: str = "raw") -> dict[str, Any]:
         "loss": loss,
         "accuracy": accuracy,
         **({} if validation is None else {"validation_accuracy": validation}),
+        **_last_metrics(trial, smoothing),
         **_smoothing(smoothing),
         "bytes_up": round(up),
         "bytes_down": round(down),
@@ -57,6 +58,15 @@ def trial_summary(trial: Trial, smoothing: str = "raw") -> dict[str, Any]:
     }
 
 
+def _last_metrics(trial: Trial, smoothing: str) -> dict[str, Any]:
+    """Return the metrics of the last test, nothing without any."""
+    found = {
+        name: next(reversed(curve(trial.records, name, smoothing).values), None)
+        for name in metrics_of([trial])
+    }
+    return {"metrics": found} if found else {}
+
+
 def comparison_summary(
     methods: Mapping[str, Sequence[Trial]], experiment: Experiment
 ) -> dict[str, Any]:
@@ -67,14 +77,12 @@ def comparison_summary(
 def _figures(seeds: Sequence[Trial], experiment: Experiment) -> dict[str, Any]:
     evaluation, smoothing = experiment.evaluation, experiment.evaluation.smoothing
     (first_target, *_) = evaluation.target
-    reached = [t.reached(smoothing) or 0.0 for t in seeds if t.status == "finished"]
     return {
         "lr": str(seeds[0].settings.get("lr")),
         "cell": dict(cell_of(seeds[0])),
         "status": [trial.status for trial in seeds],
-        "accuracy": mean_reached(seeds, smoothing),
-        "accuracy_std": spread(reached).std if len(reached) > 1 else None,
-        "accuracies": [trial.reached(smoothing) or 0.0 for trial in seeds],
+        **_accuracies(seeds, smoothing),
+        **_metrics(seeds, smoothing),
         **_validation(seeds, smoothing),
         **_smoothing(smoothing),
         **peer_figures(seeds),
@@ -86,6 +94,30 @@ def _figures(seeds: Sequence[Trial], experiment: Experiment) -> dict[str, Any]:
         "simulated_seconds": [trial.total("simulated_seconds") for trial in seeds],
         "model_sha256": [trial.model_sha256 for trial in seeds],
     }
+
+
+def _accuracies(seeds: Sequence[Trial], smoothing: str) -> dict[str, Any]:
+    """Return the accuracies of a method's seeds, None where it does not classify."""
+    if any(t.records for t in seeds) and all(t.reached(smoothing) is None for t in seeds):
+        return {"accuracy": None, "accuracy_std": None, "accuracies": [None] * len(seeds)}
+    reached = [t.reached(smoothing) or 0.0 for t in seeds if t.status == "finished"]
+    return {
+        "accuracy": mean_reached(seeds, smoothing),
+        "accuracy_std": spread(reached).std if len(reached) > 1 else None,
+        "accuracies": [trial.reached(smoothing) or 0.0 for trial in seeds],
+    }
+
+
+def _metrics(seeds: Sequence[Trial], smoothing: str) -> dict[str, Any]:
+    """Return the metrics besides accuracy with a value for each seed, nothing without any."""
+    names = metrics_of(seeds)
+    values = {name: [trial.reached(smoothing, name) for trial in seeds] for name in names}
+    return {"metrics": values} if values else {}
+
+
+def metrics_of(trials: Sequence[Trial]) -> list[str]:
+    """Return the names of the metrics that trials have besides loss and accuracy."""
+    return measured([record for trial in trials for record in trial.records])
 
 
 def _smoothing(smoothing: str) -> dict[str, str]:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from undrift.check import require, require_choice
 from undrift.errors import optional
 from undrift.report import style
-from undrift.results.record import Record, Totals
+from undrift.report.progress import test_text
+from undrift.results.metrics import measured
+from undrift.results.record import NESTED, Record, Totals
 from undrift.results.trial import Trial
 
 if TYPE_CHECKING:
@@ -100,10 +102,12 @@ def _spent(cost: Record | Totals, name: str) -> float | None:
     return spent
 
 
-def _metrics(parts: Iterable[_Series]) -> list[str]:
-    """Return the names of all fields of the records, in their order."""
+def _metrics(parts: Sequence[_Series]) -> list[str]:
+    """Return the names of all fields of the records in their order, then those of metrics."""
     kinds = {Record: None} | {type(record): None for part in parts for record in part.records}
-    return list(dict.fromkeys(each.name for kind in kinds for each in fields(kind)))
+    names = [each.name for kind in kinds for each in fields(kind) if each.name not in NESTED]
+    own = (name for part in parts for record in part.records[:1] for name in record.flat())
+    return list(dict.fromkeys([*names, *own]))
 
 
 def frame(source: Source) -> Any:
@@ -115,9 +119,9 @@ def frame(source: Source) -> Any:
     parts = _series(source)
     names = _metrics(parts)
     rows = [
-        {**part.heading} | {name: _or_nan(getattr(record, name, None)) for name in names}
+        {**part.heading} | {name: _or_nan(flat.get(name)) for name in names}
         for part in parts
-        for record in part.records
+        for flat in (record.flat() for record in part.records)
     ]
     headings = dict.fromkeys(name for part in parts for name in part.heading)
     return pandas.DataFrame(rows, columns=[*headings, *names])
@@ -265,11 +269,22 @@ def _shown(source: RunLike | Sequence[Record]) -> tuple[list[str], list[list[str
     records = _known(source)
     last = records[-SHOWN:]
     columns = _ALWAYS | {k: v for k, v in _IF_MEASURED.items() if _has(last, k)}
+    columns |= {name: (name, _form("{:.4g}")) for name in measured(last)}
     rows = [
-        [form(getattr(record, name, None)) for name, (_, form) in columns.items()]
-        for record in last
+        [form(_cell_value(record, name)) for name, (_, form) in columns.items()] for record in last
     ]
     return [name for name, _ in columns.values()], rows, list(_notes(source, records))
+
+
+def one_line(run: RunLike) -> str:
+    """Return a run in one line: its method, how far it is, and the last test."""
+    tests = [record for record in _known(run) if record.loss is not None]
+    found = f", {test_text(tests[-1])}" if tests else ""
+    return f"<run of {run.algorithm!r}: round {run.round} of {run.rounds}{found}, {run.mode}>"
+
+
+def _cell_value(record: Record, name: str) -> Any:
+    return getattr(record, name) if hasattr(record, name) else (record.metrics or {}).get(name)
 
 
 def _known(source: RunLike | Sequence[Record]) -> list[Record]:

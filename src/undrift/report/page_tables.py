@@ -19,6 +19,7 @@ from undrift.report.numerals import (
 )
 from undrift.results import metrics
 from undrift.results.metrics import Spread, spread
+from undrift.results.record import CLIENTS
 from undrift.results.trial import Trial
 
 Methods = Mapping[str, list[Trial]]
@@ -123,9 +124,13 @@ def _mean_count(value: Spread) -> str:
 
 
 def primary(comparison: Comparison) -> str:
-    """Return "accuracy", or "loss" where nothing was classified."""
-    classified = (r.accuracy is not None for trial in comparison.trials for r in trial.records)
-    return "accuracy" if any(classified) else "loss"
+    """Return "accuracy", or where nothing was classified the first metric or the loss."""
+    return metrics.primary(comparison.records)
+
+
+def rising(comparison: Comparison) -> bool:
+    """Return whether more is better of what stands for the methods."""
+    return metrics.rises(primary(comparison), comparison.records)
 
 
 def rounds_run(trial: Trial) -> int:
@@ -149,7 +154,7 @@ def results(comparison: Comparison) -> ReportTable:
     """Return the table of what the methods reached and what it cost."""
     methods, metric, smoothing = comparison.methods, primary(comparison), comparison.smoothing
     show = spread_percent if metric == "accuracy" else spread_amount
-    sign = 1 if metric == "accuracy" else -1
+    sign = 1 if rising(comparison) else -1
     unit = ",\u00a0%" if metric == "accuracy" else ""
     planned = {trial.rounds for trial in comparison.trials}
     smoothed = f", {comparison.smoothing_name}" if comparison.smoothing_name else ""
@@ -171,6 +176,11 @@ def results(comparison: Comparison) -> ReportTable:
     if metric == "accuracy":
         unsteady = gather(methods, lambda t: metrics.variation(t.records) if completed(t) else None)
         columns["variation"] = _cells(unsteady, _mean)
+    for name in metrics.measured(comparison.records):
+        if name != metric:
+            other = gather(methods, partial(_reached_at_end, metric=name, smoothing=smoothing))
+            best_sign = 1 if metrics.rises(name, comparison.records) else -1
+            columns[name.replace("_", " ")] = _cells(other, spread_amount, best_sign)
     columns["MB"] = _cells(gather(methods, lambda t: t.megabytes), _mean)
     columns["gradients"] = _cells(gather(methods, lambda t: t.total("gradients")), _count)
     columns["training\u00a0s"] = _cells(gather(methods, lambda t: t.total("seconds")), _mean)
@@ -184,6 +194,10 @@ def results(comparison: Comparison) -> ReportTable:
         columns["simulated\u00a0s"] = _cells(simulated, _mean)
     columns["ended"] = {label: Cell(status(trials)) for label, trials in methods.items()}
     return _table("What each method reached, and what it spent", methods, columns)
+
+
+def _reached_at_end(trial: Trial, *, metric: str, smoothing: str) -> float | None:
+    return reached(trial, trial.rounds, metric, smoothing)
 
 
 def to_target(comparison: Comparison, accuracy: float) -> ReportTable:
@@ -261,6 +275,33 @@ def _table(
     """Return a table from its columns."""
     rows = {label: [column[label] for column in columns.values()] for label in methods}
     return ReportTable(caption, list(columns), rows)
+
+
+def over_clients(comparison: Comparison) -> ReportTable | None:
+    """Return the table of how metrics spread over clients, None where that was not measured."""
+    records = [record for record in comparison.records if record.client_metrics]
+    if not records:
+        return None
+    methods, columns = comparison.methods, {}
+    names = dict.fromkeys(name for record in records for name in record.client_metrics or ())
+    for name in sorted(names, key=lambda name: name != primary(comparison)):
+        percent = name == "accuracy"
+        show, unit = (spread_percent, ",\u00a0%") if percent else (spread_amount, "")
+        sign = 1 if metrics.rises(name, records) else -1
+        for figure, head in (("mean", "mean"), ("std", "deviation"), ("worst", "worst tenth")):
+            key = f"{CLIENTS}{name}_{figure}"
+            best = 0 if figure == "mean" else -1 if figure == "std" else sign
+            found = gather(methods, partial(_recent, key=key))
+            columns[f"{name.replace('_', ' ')}, {head}{unit}"] = _cells(found, show, best)
+        lost = gather(methods, partial(_recent, key=f"{CLIENTS}{name}_undefined"))
+        if any(value for each in lost.values() for value in each.values):
+            columns[f"{name.replace('_', ' ')}, clients without"] = _cells(lost, _mean_count)
+    which = records[-1].client_samples
+    return _table(f"How it spreads over the clients, on their {which} samples", methods, columns)
+
+
+def _recent(trial: Trial, *, key: str) -> float | None:
+    return trial.recent(key)
 
 
 def timed(trial: Trial) -> bool:

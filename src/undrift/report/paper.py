@@ -12,7 +12,8 @@ from undrift.check import require_choice
 from undrift.errors import optional
 from undrift.report import style
 from undrift.report.comparison import Comparison
-from undrift.report.curves import AXES, METRICS, Axis, MethodCurve, Metric, curves
+from undrift.report.curves import AXES, METRICS, Axis, DrawnMetric, MethodCurve, curves
+from undrift.results.metrics import measured as own_metrics
 
 FORMATS = ("png", "pdf", "svg")
 DRAWN = ("accuracy", "loss")
@@ -49,14 +50,15 @@ def figures(
     paths = []
     with style.drawing(style.PAPER):
         folder.mkdir(parents=True, exist_ok=True)
-        for metric in METRICS:
-            if metric.key in DRAWN:
+        own = [DrawnMetric(name, name) for name in own_metrics(comparison.records)]
+        for metric in (*METRICS, *own):
+            if metric.key in DRAWN or metric in own:
                 paths += _write_metric(comparison, metric, folder, formats)
     return paths
 
 
 def _write_metric(
-    comparison: Comparison, metric: Metric, folder: Path, formats: Sequence[str]
+    comparison: Comparison, metric: DrawnMetric, folder: Path, formats: Sequence[str]
 ) -> list[Path]:
     """Write one figure for each axis along which some method moves, and return the paths."""
     measured = {
@@ -81,7 +83,7 @@ def _write_metric(
     return paths
 
 
-def _draw(drawn: Drawn, metric: Metric, axis: Axis, targets: Sequence[float]) -> Any:
+def _draw(drawn: Drawn, metric: DrawnMetric, axis: Axis, targets: Sequence[float]) -> Any:
     """Return a figure with the curves, the targets and a legend."""
     names = [_shortened(label) for label, _ in drawn.values()]
     below = len(drawn) > IN_THE_PLOT
@@ -115,7 +117,12 @@ def _draw(drawn: Drawn, metric: Metric, axis: Axis, targets: Sequence[float]) ->
 
 
 def _draw_curve(
-    axes: Any, curve: MethodCurve, look: dict[str, Any], metric: Metric, axis: Axis, divisor: float
+    axes: Any,
+    curve: MethodCurve,
+    look: dict[str, Any],
+    metric: DrawnMetric,
+    axis: Axis,
+    divisor: float,
 ) -> None:
     """Draw the mean of a method's seeds, the band between them, and a cross for each crash."""
     scale = 100 if metric.percent else 1
@@ -137,7 +144,7 @@ def _unit(axis: Axis, most: float) -> tuple[float, str]:
     return next(fitting, (1.0, PLAIN[axis.kind]))
 
 
-def _limit_height(axes: Any, drawn: Sequence[MethodCurve], metric: Metric) -> None:
+def _limit_height(axes: Any, drawn: Sequence[MethodCurve], metric: DrawnMetric) -> None:
     """Cut off a run whose loss exploded, because it would flatten all other curves."""
     if metric.percent:
         return

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from undrift.check import require
 from undrift.errors import optional
 from undrift.report import style
+from undrift.results.metrics import measured, value_of
 from undrift.results.record import Record
 
 if TYPE_CHECKING:
@@ -21,30 +22,28 @@ Runs = Sequence[Sequence[Record]]  # one list of records per seed
 
 
 def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
-    """Draw accuracy (or loss) against rounds and megabytes sent; return False without matplotlib.
+    """Draw a metric against rounds and megabytes sent; return False without matplotlib.
 
-    Accuracy is drawn where all runs classify, and loss elsewhere.
+    It is accuracy where all runs classify, else the first metric of all of them, or the loss.
     """
     if not style.can_draw():
         return False
-    classified = all(
-        record.accuracy is not None or record.loss is None
-        for seeds in runs.values()
-        for records in seeds
-        for record in records
-    )
+    tests = [r for seeds in runs.values() for rs in seeds for r in rs if r.loss is not None]
+    names = ("accuracy", *measured(tests))
+    whole = (name for name in names if all(value_of(r, name) is not None for r in tests))
+    metric = next(whole, "loss")
     with style.drawing(style.SCREEN):
         figure = style.new_figure((10, 4))
         by_round, by_bytes = figure.subplots(1, 2, sharey=True)
         for index, (name, seeds) in enumerate(runs.items()):
-            rounds, sent, values = _points(seeds, classified)
+            rounds, sent, values = _points(seeds, metric)
             look = style.line(index)
             for axes, x in ((by_round, rounds), (by_bytes, sent)):
                 axes.plot(x, values.mean(0), label=style.literal(name), **look)
                 if len(values) > 1:
                     band = {"color": look["color"], "alpha": style.BAND_ALPHA, "linewidth": 0}
                     axes.fill_between(x, values.min(0), values.max(0), **band)
-        by_round.set(xlabel="round", ylabel="test accuracy" if classified else "loss")
+        by_round.set(xlabel="round", ylabel=metric if metric == "loss" else f"test {metric}")
         style.whole_ticks(by_round.xaxis)
         by_bytes.set(xlabel="megabytes sent")
         style.trim(by_round)
@@ -55,14 +54,12 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
     return True
 
 
-def _points(
-    seeds: Runs, classified: bool
-) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
+def _points(seeds: Runs, metric: str) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
     """Return the evaluated rounds, megabytes sent by then, and (seeds, rounds) of values."""
     common = min(len(records) for records in seeds)  # seeds may diverge at different rounds
     seeds = [records[:common] for records in seeds]
     evaluated = [[r for r in records if r.loss is not None] for records in seeds]
-    values = np.array([[r.accuracy if classified else r.loss for r in rs] for rs in evaluated])
+    values = np.array([[value_of(r, metric) for r in rs] for rs in evaluated], np.float64)
     sent = np.mean([_sent(records) for records in seeds], axis=0)
     return [r.round for r in evaluated[0]], sent, values
 

@@ -6,7 +6,14 @@ from functools import partial
 
 from undrift.report.comparison import Comparison
 from undrift.report.numerals import grouped, spread_amount, spread_percent, target
-from undrift.report.page_tables import gather, primary, reached, rounds_run, rounds_to_target
+from undrift.report.page_tables import (
+    gather,
+    primary,
+    reached,
+    rising,
+    rounds_run,
+    rounds_to_target,
+)
 from undrift.results.metrics import spread
 
 
@@ -33,12 +40,13 @@ def summary(comparison: Comparison) -> str:
     ended = {label: spread(last[label].values) for label in complete or some}
     if not ended:
         return f"{runs}; none of them has a value at its last round."
-    sign = 1 if metric == "accuracy" else -1
+    sign = 1 if rising(comparison) else -1
     label, top = max(ended.items(), key=lambda each: sign * each[1].mean)
     value = f"{spread_percent(top)}\u00a0%" if metric == "accuracy" else spread_amount(top)
     by = f" ({comparison.smoothing_name})" if comparison.smoothing_name else ""
-    praise = f"highest accuracy{by}" if metric == "accuracy" else f"lowest loss{by}"
-    single = f"an accuracy{by} of {value}" if metric == "accuracy" else f"a loss{by} of {value}"
+    named = metric.replace("_", " ")
+    praise = f"{'highest' if sign > 0 else 'lowest'} {named}{by}"
+    single = f"{'an' if metric[0] in 'aeiou' else 'a'} {named}{by} of {value}"
     text = f"{runs}: {label} ended with {f'the {praise}, {value}' if len(methods) > 1 else single}"
     if comparison.targets and metric == "accuracy":
         text += _first_at(comparison, comparison.targets[-1], label)

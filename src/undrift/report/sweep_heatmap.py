@@ -19,7 +19,7 @@ from undrift.results.trial import CellScore, Trial
 
 @dataclass(frozen=True)
 class Grid:
-    """Holds the accuracies of one method over two fields; rows are the first field's values."""
+    """Holds the scores of one method over two fields; rows are the first field's values."""
 
     method: str
     rows: str
@@ -27,11 +27,11 @@ class Grid:
     row_values: Sequence[Any]
     column_values: Sequence[Any]
     figures: Sequence[Sequence[float | None]]  # scores of the cells; None without a run
-    name: str = "accuracy"  # what the scores are
+    score: CellScore = CellScore()  # what the scores are
 
     @property
     def best(self) -> tuple[int, int] | None:
-        """Return row and column of the best accuracy, the first among equal ones."""
+        """Return row and column of the best score, the first among equal ones."""
         places = {
             (i, j): value
             for i, line in enumerate(self.figures)
@@ -41,13 +41,15 @@ class Grid:
         return max(places, key=lambda place: places[place]) if places else None
 
     def table(self) -> Table:
-        """Return the accuracies as a table for a terminal."""
+        """Return the scores as a table for a terminal."""
         where = f"{_short(self.rows)} down, {_short(self.columns)} across"
-        title = f"{escape(self.method)}: {self.name} %, {where}"
+        title = f"{escape(self.method)}: {self.score.heading}, {where}"
         table = Table("", *map(str, self.column_values), title=title)
         for i, value in enumerate(self.row_values):
             cells = [
-                "-" if figure is None else f"{100 * figure:.2f}{' *' * (self.best == (i, j))}"
+                "-"
+                if figure is None
+                else f"{self.score.shown(figure)}{' *' * (self.best == (i, j))}"
                 for j, figure in enumerate(self.figures[i])
             ]
             table.add_row(str(value), *cells)
@@ -75,16 +77,16 @@ def grids(
         if len(swept) != 2:
             continue
         (rows, row_values), (columns, column_values) = swept
-        accuracies: dict[tuple[str, str], float] = {}
+        scores: dict[tuple[str, str], float] = {}
         for seeds in cells.values():
             cell = seeds[0].facts.get("cell", {})
             ended = [trial for trial in seeds if trial.ended]
             if rows in cell and columns in cell and ended:
-                accuracies[str(cell[rows]), str(cell[columns])] = score(ended)
-        figures = [[accuracies.get((str(r), str(c))) for c in column_values] for r in row_values]
-        if accuracies:
+                scores[str(cell[rows]), str(cell[columns])] = score(ended)
+        figures = [[scores.get((str(r), str(c))) for c in column_values] for r in row_values]
+        if scores:
             axes = rows, columns, row_values, column_values
-            result.append(Grid(title, *axes, figures, score.name))
+            result.append(Grid(title, *axes, figures, score))
     return result
 
 
@@ -106,20 +108,22 @@ def _draw(grid: Grid) -> Any:
     rows, columns = len(grid.row_values), len(grid.column_values)
     figure = style.new_figure((1.6 + 0.8 * columns, 1.4 + 0.5 * rows))
     axes = figure.subplots()
-    values = np.array([[np.nan if v is None else 100 * v for v in row] for row in grid.figures])
+    factor = (100 if grid.score.percent else 1) * (1 if grid.score.rising else -1)
+    values = np.array([[np.nan if v is None else factor * v for v in row] for row in grid.figures])
+    values[~np.isfinite(values)] = np.nan
     image = axes.imshow(values, cmap=style.COLOUR_MAP, aspect="auto")
     middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
             colour = "black" if value > middle else "white"
             weight = "bold" if grid.best == (i, j) else "normal"
-            text = f"{value:.1f}"
+            text = f"{value:.1f}" if grid.score.percent else f"{value:.3g}"
             axes.text(j, i, text, ha="center", va="center", color=colour, weight=weight)
     axes.set_xticks(range(columns), [str(v) for v in grid.column_values], rotation=30)
     axes.set_yticks(range(rows), [str(v) for v in grid.row_values])
     axes.set(xlabel=_short(grid.columns), ylabel=_short(grid.rows))
     axes.set_title(style.literal(grid.method))
-    figure.colorbar(image, ax=axes, label=f"{grid.name} %")
+    figure.colorbar(image, ax=axes, label=grid.score.heading)
     return figure
 
 

@@ -46,7 +46,7 @@ def say_missing(what: str, package: str, console: Console | None = None) -> None
 
 
 def print_table(table: ResultsTable, console: Console) -> None:
-    """Print the table of results and what its accuracy is."""
+    """Print the table of results and what its first figure is."""
     console.print(table.rich())
     if table.note:
         console.print(table.note, style="dim")
@@ -120,9 +120,9 @@ def _write_page(comparison: Comparison, path: Path) -> None:
 def _print_sweep(
     trials: Sequence[Trial], experiment: Experiment, folder: Path, console: Console
 ) -> None:
-    """Print the accuracy of each method in each cell; two swept fields give heat maps.
+    """Print the score of each method in each cell; two swept fields give heat maps.
 
-    It is the accuracy by which cells are chosen: on validation samples where these were measured.
+    It is the one by which cells are chosen: on validation samples where these were measured.
     """
     methods, score = by_method(trials), CellScore.of(trials, experiment.evaluation.smoothing)
     if all(len(cells) == 1 for cells in methods.values()):
@@ -141,12 +141,12 @@ def _print_sweep(
 
 def _best_cells_table(methods: Mapping[str, Cells], score: CellScore) -> Table:
     """Return the best cells of each method, a row each."""
-    table = Table("method", "cell", f"{score.name} %", title=f"The best {MOST_CELLS} cells of each")
+    table = Table("method", "cell", score.heading, title=f"The best {MOST_CELLS} cells of each")
     for title, cells in methods.items():
         ranked = sorted(cells.values(), key=score, reverse=True)[:MOST_CELLS]
         for i, seeds in enumerate(ranked):
-            accuracy = f"{100 * score(seeds):.2f}"
-            table.add_row(Text("" if i else title), Text(_heading(seeds[0])), accuracy)
+            row = "" if i else title, _heading(seeds[0]), score.text(seeds)
+            table.add_row(*map(Text, row))
         table.add_section()
     return table
 
@@ -157,7 +157,7 @@ def _cells_table(methods: Mapping[str, Cells], score: CellScore) -> Table:
     table = Table(
         "method",
         *map(escape, columns),
-        title=f"{score.name[0].upper()}{score.name[1:]} %, * the best",
+        title=f"{score.heading[0].upper()}{score.heading[1:]}, * the best",
     )
     for title, cells in methods.items():
         best = max(cells.values(), key=score)
@@ -165,7 +165,7 @@ def _cells_table(methods: Mapping[str, Cells], score: CellScore) -> Table:
         table.add_row(
             Text(title),
             *(
-                f"{100 * score(by_heading[column]):.2f}{' *' * (by_heading[column] is best)}"
+                f"{score.text(by_heading[column])}{' *' * (by_heading[column] is best)}"
                 if column in by_heading
                 else "-"
                 for column in columns

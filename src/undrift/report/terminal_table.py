@@ -14,16 +14,17 @@ from rich.text import Text
 
 from undrift.config.experiment import Evaluation, Experiment
 from undrift.report.collect import best_cells, cell_of, cell_text
-from undrift.report.json_summary import peer_figures
-from undrift.results.metrics import rounds_to
+from undrift.report.json_summary import metrics_of, peer_figures
+from undrift.results.metrics import primary, rounds_to
+from undrift.results.record import CLIENTS
 from undrift.results.trial import CellScore, Trial
 
 Methods = Mapping[str, Sequence[Trial]]  # the seeds of each method
-NOTES = {  # smoothing -> what the accuracy of the table is
-    "raw": "accuracy: mean of the evaluations on the test set in the last ten rounds",
-    "ema": "accuracy: moving average (EMA 0.9) of the evaluations on the test set, targets as well",
-    "window": "accuracy: mean of the evaluations in the last ten rounds, targets as well",
-    "best": "accuracy: best of all evaluations on the test set, targets as well",
+NOTES = {  # smoothing -> what the first figure of the table is
+    "raw": "{}: mean of the evaluations on the test set in the last ten rounds",
+    "ema": "{}: moving average (EMA 0.9) of the evaluations on the test set, targets as well",
+    "window": "{}: mean of the evaluations in the last ten rounds, targets as well",
+    "best": "{}: best of all evaluations on the test set, targets as well",
 }
 WIDTH = 180  # A table that no terminal cuts has so many columns of characters.
 
@@ -34,7 +35,7 @@ class ResultsTable:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    note: str  # what its accuracy is
+    note: str  # what its first figure is
     title: str = "Result"
 
     def rich(self) -> Table:
@@ -76,9 +77,11 @@ def results_table(trials: Sequence[Trial], experiment: Experiment | None) -> Res
     methods = best_cells(trials, evaluation.smoothing)
     table = methods_table(methods, evaluation, swept)
     chosen = len(trials) > sum(map(len, methods.values()))
-    if not chosen or not CellScore.of(trials, evaluation.smoothing).validated:
+    score = CellScore.of(trials, evaluation.smoothing)
+    if not chosen or not score.validated:
         return table
-    return replace(table, note=f"{table.note}; cells are chosen by validation accuracy")
+    by = score.metric.replace("_", " ", 1)
+    return replace(table, note=f"{table.note}; cells are chosen by {by}")
 
 
 def methods_table(
@@ -89,11 +92,19 @@ def methods_table(
     peers = _telling(figures.values())
     timed = any(trial.total("simulated_seconds") for seeds in methods.values() for trial in seeds)
     drifts = _drift_names(methods)
+    shown = [trial for seeds in methods.values() for trial in seeds]
+    records = [record for trial in shown for record in trial.records]
+    main = primary(records) if records else "accuracy"
+    targets = evaluation.target if main == "accuracy" else []
+    others = [name for name in metrics_of(shown) if name != main]
+    by_client = any(record.client_metrics for record in records)
     columns = [
         "method",
         *_cell_heading(swept),
-        "accuracy %",
-        *(f"rounds to {100 * target:g} %" for target in evaluation.target),
+        "accuracy %" if main == "accuracy" else main,
+        *(f"rounds to {100 * target:g} %" for target in targets),
+        *others,
+        *((f"clients' {main}: mean ± std, worst 10 %",) if by_client else ()),
         *("MB sent", "gradients", "s (training + tests)"),
         *drifts,
         *(("simulated s", "in use %") if timed else ()),
@@ -103,8 +114,10 @@ def methods_table(
         [
             name,
             *([_cell(seeds[0], swept)] if swept else []),
-            _accuracy(seeds, evaluation.smoothing),
-            *(_reached(seeds, target, evaluation.smoothing) for target in evaluation.target),
+            _figure(seeds, evaluation.smoothing, main),
+            *(_reached(seeds, target, evaluation.smoothing) for target in targets),
+            *(_other_metric(seeds, evaluation.smoothing, name) for name in others),
+            *((_by_client(seeds, main),) if by_client else ()),
             spread_text([trial.megabytes for trial in seeds], "{:.2f}"),
             f"{np.mean([trial.total('gradients') for trial in seeds]):.0f}",
             _seconds(seeds),
@@ -114,7 +127,7 @@ def methods_table(
         ]
         for name, seeds in methods.items()
     ]
-    return ResultsTable(columns, rows, NOTES[evaluation.smoothing])
+    return ResultsTable(columns, rows, NOTES[evaluation.smoothing].format(main))
 
 
 def spread_text(values: Sequence[float], form: str = "{:.1f}") -> str:
@@ -136,17 +149,41 @@ def _cell(trial: Trial, swept: Sequence[str]) -> str:
     return cell_text(trial)
 
 
-def _accuracy(seeds: Sequence[Trial], smoothing: str) -> str:
-    """Return the smoothed accuracy over the seeds that have one, and what became of the others."""
+def _figure(seeds: Sequence[Trial], smoothing: str, metric: str) -> str:
+    """Return the smoothed metric over the seeds that have one, and what became of the others."""
     sound = [trial for trial in seeds if trial.status != "diverged" and trial.records]
     if not sound:
         return "diverged" if any(trial.status == "diverged" for trial in seeds) else "-"
-    shown = spread_text([100 * (t.reached(smoothing) or 0.0) for t in sound], "{:.2f}")
+    if metric == "accuracy":
+        shown = spread_text([100 * (t.reached(smoothing) or 0.0) for t in sound], "{:.2f}")
+    else:
+        shown = _other_metric(sound, smoothing, metric)
     diverged = sum(trial.status == "diverged" for trial in seeds)
     stopped = [trial.records[-1].round for trial in sound if trial.status == "stopped"]
     notes = [f"{diverged} of {len(seeds)} diverged"] if diverged else []
     notes += [f"stopped after {min(stopped)}"] if stopped else []
     return f"{shown} ({', '.join(notes)})" if notes else shown
+
+
+def _other_metric(seeds: Sequence[Trial], smoothing: str, metric: str) -> str:
+    """Return the mean of a metric over the seeds that have it."""
+    values = [value for t in seeds if (value := t.reached(smoothing, metric)) is not None]
+    return spread_text(values, "{:.4g}") if values else "-"
+
+
+def _by_client(seeds: Sequence[Trial], metric: str) -> str:
+    """Return how the metric spreads over the clients, as the mean over seeds of each figure."""
+    scale, form = (100, "{:.1f}") if metric == "accuracy" else (1, "{:.4g}")
+    figures = []
+    for figure in ("mean", "std", "worst"):
+        recent = [trial.recent(f"{CLIENTS}{metric}_{figure}") for trial in seeds]
+        known = [value for value in recent if value is not None]
+        if not known:
+            return "-"
+        figures.append(form.format(scale * np.mean(known)))
+    undefined = max(int(t.recent(f"{CLIENTS}{metric}_undefined") or 0) for t in seeds)
+    note = f" ({undefined} undefined)" if undefined else ""
+    return f"{figures[0]} ± {figures[1]}, {figures[2]}{note}"
 
 
 def _reached(seeds: Sequence[Trial], target: float, smoothing: str) -> str:

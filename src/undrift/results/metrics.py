@@ -17,11 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from undrift.check import is_finite, is_whole, require, require_choice
-from undrift.results.record import PeerRecord, Record
+from undrift.results.record import CLIENTS, NESTED, VALIDATION, PeerRecord, Record
 
-_NO_METRICS = ("round", "dropped")
 METRICS = (
-    *(field.name for field in fields(PeerRecord) if field.name not in _NO_METRICS),
+    *(
+        field.name
+        for field in fields(PeerRecord)
+        if field.name not in ("round", "dropped", *NESTED)
+    ),
     "stationarity",
 )
 COSTS = (
@@ -124,31 +127,61 @@ SMOOTHING_NAMES: Mapping[str, str] = MappingProxyType(  # in tables
 )
 
 
-def rises(metric: str) -> bool:
-    """Return whether more is better, as for accuracies and shares, not for losses and costs."""
-    require_choice("A curve", "metric", metric, METRICS)
-    return metric in _HIGHER
+def measured(records: Sequence[Record]) -> list[str]:
+    """Return the names of the metrics that records have besides loss and accuracy."""
+    return list(dict.fromkeys(name for record in records for name in record.metrics or ()))
+
+
+def primary(records: Sequence[Record]) -> str:
+    """Return the metric that stands for a run: accuracy, or the first of its own, or the loss."""
+    if any(record.accuracy is not None for record in records):
+        return "accuracy"
+    return next(iter(measured(records)), "loss")
+
+
+def rises(metric: str, records: Sequence[Record] = ()) -> bool:
+    """Return whether more is better, as for accuracies and shares, not for losses and costs.
+
+    Records tell it of the metrics that they have besides the fields of every record.
+    """
+    if metric in METRICS:
+        return metric in _HIGHER
+    if metric.startswith(CLIENTS) and any(value_of(r, metric) is not None for r in records):
+        name, _, figure = metric.removeprefix(CLIENTS).rpartition("_")
+        return figure in ("mean", "worst", "clients") and rises(name, records)
+    own = measured(records)
+    known = [*METRICS, *own, *(f"{VALIDATION}{name}" for name in own)]
+    require_choice("A curve", "metric", metric, known)
+    name = metric if metric in own else metric.removeprefix(VALIDATION)
+    return not any(name in (record.lower or ()) for record in records)
 
 
 def curve(records: Sequence[Record], metric: str = "accuracy", smoothing: str = "raw") -> Curve:
     """Return a metric's curve, which is empty if it was never measured.
 
-    `metric` is any number of a record, or "stationarity".
+    `metric` is any number of a record, one of its metrics, or "stationarity".
     """
-    sign = 1 if rises(metric) else -1  # the best of a loss is its smallest
+    sign = 1 if rises(metric, records) else -1  # the best of a loss is its smallest
     require_choice("A curve", "smoothing", smoothing, SMOOTHINGS)
-    measured = [(record.round, _value(record, metric)) for record in records]
+    measured = [(record.round, value_of(record, metric)) for record in records]
     points = [(round, sign * value) for round, value in measured if value is not None]
     rounds = [round for round, _ in points]
     smoothed = SMOOTHINGS[smoothing](rounds, [value for _, value in points])
     return Curve(tuple(rounds), tuple(sign * value for value in smoothed))
 
 
-def _value(record: Record, metric: str) -> float | None:
-    """Return a record's metric as a number, or None if it was not measured."""
+def value_of(record: Record, metric: str) -> float | None:
+    """Return a record's metric as a number, or None if it was not measured or is not defined."""
     if metric == "stationarity":
         return stationarity(record)
     value = getattr(record, metric, None)
+    if value is None:
+        value = (record.metrics or {}).get(metric)
+    if value is None and metric.startswith(VALIDATION):
+        value = (record.validation_metrics or {}).get(metric.removeprefix(VALIDATION))
+    if value is None and metric.startswith(CLIENTS):
+        name, _, figure = metric.removeprefix(CLIENTS).rpartition("_")
+        value = (record.client_metrics or {}).get(name, {}).get(figure)
     return None if value is None else float(value)
 
 
@@ -158,7 +191,7 @@ def rounds_to(
     """Return the first round at or beyond the target; a loss or an error must fall to it."""
     require(is_finite(target), "rounds_to", "a finite number as target", target)
     line = curve(records, metric, smoothing)
-    sign = 1 if rises(metric) else -1
+    sign = 1 if rises(metric, records) else -1
     points = zip(line.rounds, line.values, strict=True)
     return next((round for round, value in points if sign * value >= sign * target), None)
 
@@ -234,6 +267,27 @@ def stationarity(record: Record) -> float | None:
     """
     gradient, consensus = (getattr(record, name, None) for name in ("gradient_norm", "consensus"))
     return None if gradient is None or consensus is None else float(gradient**2 + consensus)
+
+
+def over_clients(values: Sequence[float], *, lower: bool) -> dict[str, float]:
+    """Return how a metric spreads over clients: one that is NaN, not defined, is counted alone.
+
+    `worst` is the mean of the worst tenth of the clients, of one client at least; `lower` says that
+    less is better.
+    """
+    known = np.sort([value for value in values if not math.isnan(value)])
+    undefined = len(values) - len(known)
+    if not len(known):
+        return {"clients": 0, "undefined": undefined}
+    tenth = math.ceil(len(known) / 10)
+    worst = known[-tenth:] if lower else known[:tenth]
+    return {
+        "mean": float(known.mean()),
+        "std": float(known.std()),
+        "worst": float(worst.mean()),
+        "clients": len(known),
+        "undefined": undefined,
+    }
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A file has no other fields than the class, and their values become of its types.
 STRICT = {"extra": "forbid"}
+
+NESTED = (
+    "metrics",
+    "validation_metrics",
+    "lower",
+    "client_metrics",
+    "client_samples",
+)  # no numbers
+CLIENTS = "client_"  # begins the name of a figure over clients, such as client_accuracy_worst
+VALIDATION = "validation_"  # begins the name of a metric on validation samples
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,16 @@ class Record:
     # The next two fields are None unless asked for by `sharpness`.
     sharpness: float | None = field(default=None, kw_only=True)  # loss one ascent step away, less F
     hessian: float | None = field(default=None, kw_only=True)  # its largest eigenvalue
+    # The next three fields are None unless a run has metrics besides loss and accuracy. A metric is
+    # None in a round that was not evaluated, and where it is not defined for the samples.
+    metrics: Mapping[str, float | None] | None = field(default=None, kw_only=True)
+    validation_metrics: Mapping[str, float | None] | None = field(default=None, kw_only=True)
+    lower: Sequence[str] | None = field(default=None, kw_only=True)  # of which less is better
+    # The next two fields are None unless asked for by `client_metrics`: by metric the mean, the
+    # standard deviation and the mean of the worst tenth over the clients for which it is defined,
+    # their number and that of the others; and which of the clients' samples were taken.
+    client_metrics: Mapping[str, Mapping[str, float]] | None = field(default=None, kw_only=True)
+    client_samples: str | None = field(default=None, kw_only=True)
     # CKA is the mean over layers and pairs of clients, and None unless a tap measures it.
     cka: float | None = field(default=None, kw_only=True)
 
@@ -57,12 +78,26 @@ class Record:
         """Return all fields by name."""
         return asdict(self)
 
+    def flat(self) -> dict[str, Any]:
+        """Return all numbers by name: the fields, then each metric under its own name."""
+        values = {name: value for name, value in self.to_dict().items() if name not in NESTED}
+        values |= self.metrics or {}
+        validated = (self.validation_metrics or {}).items()
+        values |= {f"{VALIDATION}{name}": value for name, value in validated}
+        spreads = (self.client_metrics or {}).items()
+        return values | {
+            f"{CLIENTS}{name}_{figure}": value
+            for name, spread in spreads
+            for figure, value in spread.items()
+        }
+
     def __str__(self) -> str:
         parts = [f"round {self.round:4d}"]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4f}")
         if self.accuracy is not None:
             parts.append(f"accuracy {self.accuracy:.4f}")
+        parts += [f"{k} {v:.4g}" for k, v in (self.metrics or {}).items() if v is not None]
         parts.append(f"up {self.bytes_up / 1e6:.3f} MB  down {self.bytes_down / 1e6:.3f} MB")
         seconds = f"{self.seconds:.3f} s + {self.evaluation_seconds:.3f} s evaluating"
         parts.append(f"gradients {self.gradients}  {seconds}")

@@ -13,6 +13,7 @@ a start that could not be gone on with.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,8 @@ import numpy as np
 from undrift import files
 from undrift.errors import UndriftError
 from undrift.results.filenames import DRIFT, EARLIER
-from undrift.results.metrics import SMOOTHING_NAMES, curve
-from undrift.results.record import STRICT, Record, Totals, from_fields, record_of
+from undrift.results.metrics import SMOOTHING_NAMES, curve, primary, rises, value_of
+from undrift.results.record import STRICT, VALIDATION, Record, Totals, from_fields, record_of
 from undrift.results.record_log import RecordLog
 from undrift.results.strictjson import dumps_exactly, loads
 
@@ -70,7 +71,7 @@ class Trial:
 
         Rounds count and not evaluations, so that it means the same however often a run is tested.
         """
-        have = [(r.round, v) for r in self.records if (v := getattr(r, name, None)) is not None]
+        have = [(r.round, v) for r in self.records if (v := value_of(r, name)) is not None]
         recent = [value for round, value in have if round > have[-1][0] - 10]
         return float(np.mean(recent)) if recent else None
 
@@ -111,33 +112,64 @@ def mean_reached(seeds: Sequence[Trial], smoothing: str = "raw", metric: str = "
 
 @dataclass(frozen=True)
 class CellScore:
-    """Scores a cell of a sweep by the mean accuracy of its seeds; the best has the highest."""
+    """Scores a cell of a sweep by the mean of its seeds; the best has the highest score.
+
+    The metric is accuracy, or what stands for a run that does not classify. One of which less is
+    better has its sign changed, and a cell with a run that did not finish is then the last.
+    """
 
     smoothing: str = "raw"
     metric: str = "accuracy"
+    rising: bool = True
 
     @classmethod
     def of(cls, trials: Sequence[Trial], smoothing: str) -> CellScore:
-        """Return the score by validation accuracy if every finished trial has one."""
+        """Return the score on validation samples if every finished trial has some."""
         finished = [trial for trial in trials if trial.status == "finished"]
-        validated = [trial.recent("validation_accuracy") is not None for trial in finished]
-        measured = bool(validated) and all(validated)
-        return cls(smoothing, "validation_accuracy" if measured else "accuracy")
+        records = [record for trial in trials for record in trial.records]
+        metric = primary(records) if records else "accuracy"
+        validated = [trial.recent(f"{VALIDATION}{metric}") is not None for trial in finished]
+        chosen = f"{VALIDATION}{metric}" if validated and all(validated) else metric
+        return cls(smoothing, chosen, rises(chosen, records))
+
+    @property
+    def percent(self) -> bool:
+        """Return whether tables show the score in per cent."""
+        return self.metric.removeprefix(VALIDATION) == "accuracy"
 
     @property
     def validated(self) -> bool:
-        """Return whether the accuracy is that on validation samples."""
-        return self.metric == "validation_accuracy"
+        """Return whether the metric is that on validation samples."""
+        return self.metric.startswith(VALIDATION)
 
     @property
     def name(self) -> str:
         """Return what the score is, in a table."""
         smoothed = "" if self.smoothing == "raw" else f" ({SMOOTHING_NAMES[self.smoothing]})"
-        return f"{'validation accuracy' if self.validated else 'accuracy'}{smoothed}"
+        return f"{self.metric.replace(VALIDATION, 'validation ')}{smoothed}"
+
+    @property
+    def heading(self) -> str:
+        """Return the name with its unit."""
+        return f"{self.name} %" if self.percent else self.name
 
     def __call__(self, seeds: Sequence[Trial]) -> float:
         """Return the score of a cell."""
-        return mean_reached(seeds, self.smoothing, self.metric)
+        if self.rising:
+            return mean_reached(seeds, self.smoothing, self.metric)
+        reached = [t.reached(self.smoothing, self.metric) for t in seeds if t.status == "finished"]
+        known = [value for value in reached if value is not None]
+        return -float(np.mean(known)) if known and len(known) == len(seeds) else -math.inf
+
+    def text(self, seeds: Sequence[Trial]) -> str:
+        """Return the mean of a cell as tables have it."""
+        return self.shown(self(seeds))
+
+    def shown(self, score: float) -> str:
+        """Return a score as tables have it: the metric itself."""
+        if self.percent:
+            return f"{100 * score:.2f}"
+        return "-" if math.isinf(score) else f"{score if self.rising else -score:.4g}"
 
 
 class Journal:

@@ -24,9 +24,11 @@ from undrift.config.defaults import (
     with_defaults,
 )
 from undrift.config.experiment import Data, Experiment, FleetOptions, Method, Model
-from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown, parse_work
+from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.data import Clients, Dataset, Deadline, Steps, Work, load
+from undrift.data.work import parse_work
+from undrift.engine.participation import FixedSize
 from undrift.engine.run import Run
 from undrift.engine.settings import EvaluationOptions, ExecutionOptions, ExecutionRecord, RunSize
 from undrift.engine.simulate import check, simulate, size
@@ -34,6 +36,7 @@ from undrift.engine.tuning.frequency import RunCounts, settle
 from undrift.fleet import Fleet, Trace
 from undrift.fleet import parse as parse_fleet
 from undrift.runs.own import is_own, own
+from undrift.tasks import deduced_task, output_count, task_kind
 
 
 @lru_cache(maxsize=4)
@@ -92,13 +95,16 @@ def resolve_experiment(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"data": data.model_copy(update={"clients": clients})})
 
 
-def build_model(model: Model, data: Data, seed: int) -> nn.Module:
-    """Return a new model with the parameters that every method starts from with this seed."""
-    return copy.deepcopy(_initial_model(model.text, data, seed))
+def build_model(model: Model, data: Data, seed: int, task: str | None = None) -> nn.Module:
+    """Return a new model with the parameters that every method starts from with this seed.
+
+    It has as many outputs as the task needs, by default that of the data's targets.
+    """
+    return copy.deepcopy(_initial_model(model.text, data, seed, task))
 
 
 @lru_cache(maxsize=8)
-def _initial_model(text: str, data: Data, seed: int) -> nn.Module:
+def _initial_model(text: str, data: Data, seed: int, task: str | None) -> nn.Module:
     """Return the model of a text such as `resnet18-gn:stem=7`; callers copy it."""
     if is_own(text):
         model: nn.Module = own(text)
@@ -110,9 +116,12 @@ def _initial_model(text: str, data: Data, seed: int) -> nn.Module:
             f"The model {name} needs tokens of its own tokenizer, got the words of {data.name}; "
             "in Python, read them with undrift.data.read_imdb(folder, encode=...)."
         )
+    targets = dataset.stored_train[1]
+    kind = deduced_task(targets) if task is None else task_kind(task)
+    outputs = output_count(kind, targets, dataset.classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return models.build(name, shape=dataset.shape, classes=dataset.classes, **options)
+        return models.build(name, shape=dataset.shape, classes=outputs, **options)
 
 
 def build_fleet(fleet: FleetOptions, clients: int, seed: int) -> Fleet | None:
@@ -179,9 +188,9 @@ def _arguments(
     clients = build_clients(data, seed)
     return {
         "algorithm": algorithm,
-        "model": build_model(experiment.model, data, seed),
+        "model": build_model(experiment.model, data, seed, training.task),
         "clients": clients,
-        "loss": own(data.name).loss if is_own(data.name) else nn.functional.cross_entropy,
+        **_objective(experiment),
         "work": _work(algorithm, method.work or training.work),
         "batch_size": training.batch_size or None,
         "weighting": training.weighting,
@@ -189,6 +198,7 @@ def _arguments(
         "seed": seed,
         "weight_decay": training.weight_decay,
         "clip": training.clip or None,
+        "early_stopping": training.early_stopping,
         "evaluation": replace(
             evaluation_options(experiment),
             gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
@@ -197,8 +207,21 @@ def _arguments(
         "fleet": build_fleet(experiment.fleet, len(clients), seed),
         "mode": engine.mode,
         "kernels": engine.kernels,
+        "device": engine.device,
+        "precision": engine.precision,
         **_family_arguments(algorithm, experiment, len(clients), seed),
         **options,
+    }
+
+
+def _objective(experiment: Experiment) -> dict[str, Any]:
+    """Return task, loss and metrics as `simulate` takes them; the targets decide what is open."""
+    training, metrics = experiment.training, experiment.evaluation.metrics
+    given: Any = own(experiment.data.name) if is_own(experiment.data.name) else None
+    return {
+        "task": training.task,
+        "loss": training.loss or (None if given is None else given.loss),
+        "metrics": given.metrics if metrics is None and given is not None else metrics,
     }
 
 
@@ -218,8 +241,9 @@ def _family_arguments(
     training = experiment.training
     if isinstance(algorithm, Federated):
         share = training.participation
+        law = FixedSize(share) if isinstance(share, int) else share  # A file means what it says.
         return {
-            "participation": DEFAULT_PARTICIPATION if share is None else share,
+            "participation": DEFAULT_PARTICIPATION if law is None else law,
             "on_bad": training.on_bad,
             "quorum": training.quorum,
             "aggregation": training.aggregation,

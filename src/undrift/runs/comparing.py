@@ -12,9 +12,10 @@ from torch import nn
 from undrift.check import is_whole, require
 from undrift.config.experiment import Experiment
 from undrift.config.hyperparameters import METHODS, hyper_parameters
-from undrift.config.shorthand import parse_model, work_text
+from undrift.config.shorthand import parse_model
 from undrift.core import Federated, Peer
 from undrift.data import Clients, Work
+from undrift.data.work import work_text
 from undrift.results.record import Record
 from undrift.runs.api import run_with
 from undrift.runs.build import resolve_experiment
@@ -26,7 +27,7 @@ from undrift.runs.result import ExperimentResult
 from undrift.runs.spelling import Spelling
 
 if TYPE_CHECKING:
-    from undrift.gradients.task import Loss
+    from undrift.tasks import Loss
 
 
 def compare(
@@ -36,7 +37,9 @@ def compare(
     *,
     tune: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Sequence[int] = 1,
-    loss: Loss = nn.functional.cross_entropy,
+    loss: Loss | str | None = None,
+    task: str | None = None,
+    metrics: Any = None,
     rounds: int = 50,
     work: str | Work | None = None,
     batch_size: int | None = 20,
@@ -66,7 +69,7 @@ def compare(
     tune: values by field: "lr" is of all methods, "fedavgm.beta" of one. Every method has the same
         number of trials, on samples that are split off each client's for tuning alone.
     seeds: how many, or which ones; tuning has seeds of its own.
-    loss: of your own clients, mean over a batch.
+    loss, task, metrics: as in `simulate`; functions with clients of your own alone.
     rounds, work, batch_size, participation: as in `simulate`; work also as text, "epochs:5".
     halving, extend, validation: how cells are chosen (docs/comparing.md).
     changes: other fields of the experiment by name, such as {"data.clients": 10}.
@@ -78,6 +81,7 @@ def compare(
         "seeds": list(range(seeds)) if is_whole(seeds) else list(seeds),  # type: ignore
         "methods": [_method(each) for each in methods],
         "training": {
+            "task": task,
             "rounds": rounds,
             "batch_size": batch_size or 0,
             "participation": participation,
@@ -90,7 +94,10 @@ def compare(
         sections["sweep"] = {"grid": grid, "tune": True, **manner}
     require(out is not None or not resume, "resume", "the folder to go on with", None, "name out")
     with ExitStack() as borrowed:
-        sections["data"] = _data(clients, loss, borrowed)
+        own = _own_parts(clients, loss, metrics)
+        sections["data"] = _data(clients, own, borrowed)
+        sections["training"]["loss"] = loss if isinstance(loss, str) else None
+        sections["evaluation"] = {"metrics": metrics if _are_names(metrics) else None}
         sections["model"] = _model(model, borrowed)
         experiment = Experiment.of(sections).changed(changes or {})
         here = _only_here(experiment)
@@ -128,15 +135,33 @@ def _method(method: Any) -> dict[str, Any]:
     return {"name": name if METHODS.get(name) is cls else own_name, **hyper_parameters(method)}
 
 
-def _data(clients: str | Clients, loss: Loss, borrowed: ExitStack) -> dict[str, Any]:
-    if isinstance(clients, str):
-        plain = loss is nn.functional.cross_entropy
-        require(plain, "compare", "clients of your own for another loss", clients)
+def _are_names(metrics: Any) -> bool:
+    """Return whether metrics can be written into an experiment's file."""
+    return isinstance(metrics, str) or (
+        isinstance(metrics, list | tuple) and all(isinstance(each, str) for each in metrics)
+    )
+
+
+def _own_parts(clients: str | Clients, loss: Any, metrics: Any) -> OwnData | None:
+    """Return the user's own clients with loss and metrics, None for a data set by its name."""
+    if not isinstance(clients, str):
+        fits = isinstance(clients, Clients)
+        require(fits, "compare", "clients, or the name of a data set", clients)
+        return OwnData(clients, loss, None if _are_names(metrics) else metrics)
+    plain = loss is None or isinstance(loss, str)
+    remedy = "name one, such as loss='huber', or make clients with undrift.data.load(...).split"
+    require(plain, "compare", "the name of a loss for a data set by name", loss, remedy)
+    plain = metrics is None or _are_names(metrics)
+    remedy = "name them, such as metrics=['auroc', 'file.py:function']"
+    require(plain, "compare", "names of metrics for a data set by name", metrics, remedy)
+    return None
+
+
+def _data(clients: str | Clients, own: OwnData | None, borrowed: ExitStack) -> dict[str, Any]:
+    if own is None:
         return {"name": clients}
-    fits = isinstance(clients, Clients)
-    require(fits, "compare", "clients, or the name of a data set", clients)
-    (name,) = borrowed.enter_context(lent(OwnData(clients, loss)))
-    return {"name": name, "partition": "natural", "clients": len(clients)}
+    (name,) = borrowed.enter_context(lent(own))
+    return {"name": name, "partition": "natural", "clients": len(own.clients)}
 
 
 def _model(model: str | nn.Module, borrowed: ExitStack) -> dict[str, Any]:

@@ -17,21 +17,22 @@ from torch import nn
 
 from undrift.config.sections import OWN
 from undrift.data import Clients, Dataset
-from undrift.data.holdout import hold_out
+from undrift.data.holdout import hold_out, owners_of
 from undrift.models.layout import raw_bytes
 
 if TYPE_CHECKING:
-    from undrift.gradients.task import Loss
+    from undrift.tasks import Loss
 
 _objects: dict[str, Any] = {}  # digest -> OwnData or nn.Module
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """Holds a user's clients and the loss that is trained on them."""
+    """Holds a user's clients, the loss that is trained on them and the metrics of a test."""
 
     clients: Clients
-    loss: Loss
+    loss: Loss | str | None
+    metrics: Any = None
 
     @property
     def dataset(self) -> Dataset:
@@ -50,7 +51,7 @@ class OwnData:
         parts = [clients.of(i) for i in range(len(clients))]
         left, taken = hold_out(parts, validation, len(clients.targets), seed=seed)
         index = torch.from_numpy(taken)
-        return Clients.split(
+        split = Clients.split(
             clients.inputs,
             clients.targets,
             left,
@@ -59,6 +60,10 @@ class OwnData:
             availability=clients.availability,
             prepare=clients.prepare,
         )
+        owners = owners_of(parts, len(clients.targets))[taken]
+        for name, theirs in clients.owners.items():
+            split = split.with_owners(name, theirs)
+        return split.with_owners("validation", owners)
 
 
 @contextmanager
@@ -98,7 +103,7 @@ def _digest(value: OwnData | nn.Module) -> str:
         held = (*(clients.test or ()), *(clients.validation or ()))
         tensors = [clients.inputs, clients.targets, *held]
         digest.update(clients.index.tobytes() + clients.sizes.tobytes())
-        digest.update(getattr(value.loss, "__qualname__", type(value.loss).__name__).encode())
+        digest.update(str(getattr(value.loss, "__qualname__", value.loss)).encode())
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(raw_bytes(tensor))

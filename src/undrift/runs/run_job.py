@@ -263,6 +263,8 @@ class _JobInProgress:
 
     def _end(self, status: Status, reason: str = "") -> Trial:
         run, facts = self._run, dict(self._facts)
+        if run.stopped_early:
+            facts["stopped_early"] = run.stopped_early
         if run.stalled:
             facts["stalled"] = run.stalled
         if self._drift_log is not None:
@@ -273,8 +275,9 @@ class _JobInProgress:
         if status == "finished" and self._local is not None and self._writes:
             prefix = self._recorder.folder / self._job.name
             self._local.write_surface(run, prefix, f"{self._trial.label}, round {run.round}")
+        rounds = run.rounds  # fewer than were planned if the run stopped early
         trial = self._journal.end(
-            status, reason, totals=run.totals, model_sha256=sha256, facts=facts
+            status, reason, rounds=rounds, totals=run.totals, model_sha256=sha256, facts=facts
         )
         self._trackers.end(trial)
         if trial.ended:
@@ -290,15 +293,16 @@ class _JobInProgress:
 
     def _save_model(self, sha256: str | None) -> None:
         # Peers in several processes need each other for the model, so all of them ask for it.
-        model = self._run.model
+        model = self._run.best_model  # the current one without early stopping
         if not self._writes:
             return
         prefix = "" if self._job.name == ONLY_JOB else f"{self._job.name}-"
+        best = self._run.best
         metadata = {
-            "round": str(self._run.round),
+            "round": str(best.round if best is not None else self._run.round),
             "label": self._trial.label,
             "seed": str(self._trial.seed),
         }
-        if sha256:
+        if sha256 and best is None:
             metadata["sha256"] = sha256
         save_safetensors(model, self._recorder.folder / f"{prefix}{MODEL}", metadata)

@@ -100,7 +100,8 @@ class Search:
                 begun = len(done)
                 yield from upcoming
                 seeds = done[begun:]
-                chooser.tell(CellScore.of(seeds, self._experiment.evaluation.smoothing)(seeds))
+                score = CellScore.of(done, self._experiment.evaluation.smoothing)
+                chooser.tell(score(seeds))
 
     def _axes_of(self, position: int) -> list[Axis]:
         """Return what may be chosen for a method, without what concerns other methods only."""
@@ -147,7 +148,7 @@ class _Chooser:
         self._study.tell(self._asked, state=self._failed)
 
     def tell(self, reached: float) -> None:
-        """Tell Optuna the accuracy that the last cell has reached."""
+        """Tell Optuna the score that the last cell has reached."""
         self._study.tell(self._asked, reached)
 
     def _proposed(self) -> Cell:

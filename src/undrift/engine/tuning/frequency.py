@@ -58,6 +58,8 @@ def count_run(request: SimulationRequest, planner: Planner, facts: Facts) -> Run
     besides = 0 if clients.validation is None else len(clients.validation[1])
     besides += held * evaluation.train_loss + GRADIENT * held * evaluation.gradient_norm
     besides += SHARPNESS_PASSES * evaluation.sharpness
+    if evaluation.client_metrics:
+        besides += len(clients.samples_of_clients()[2])
     gossips = isinstance(request.algorithm, Peer) and not isinstance(request.algorithm, AllReduce)
     return RunCounts(
         rounds=request.rounds,

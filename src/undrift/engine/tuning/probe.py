@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from undrift.data.clients import Clients
 from undrift.errors import first_line
 from undrift.gradients.dropout import KeyedDropout
-from undrift.gradients.task import Loss, per_sample
+from undrift.gradients.task import per_sample
+from undrift.tasks import Loss, MetricSet
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
-    """Return the facts; raise a `ValueError` if model, loss and data do not fit each other."""
+def inspect(
+    model: nn.Module, loss: Loss, clients: Clients, metrics: MetricSet = MetricSet()
+) -> tuple[Facts, Clients]:
+    """Return the facts, and the clients with their targets in the form that the loss takes.
+
+    Raise a `ValueError` if model, loss, metrics and data do not fit each other.
+    """
+    kind = metrics.kind
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     few = _representative_samples(clients)
     inputs, targets = clients.inputs[few].to(device), clients.targets[few].to(device)
@@ -60,7 +67,6 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
     stored = inputs.dtype
     if clients.prepare is not None:
         inputs = clients.prepare(inputs, dtype)
-    targets = targets.to(dtype) if targets.is_floating_point() else targets
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     watch, drops = _Watch(), KeyedDropout(torch.zeros((), dtype=torch.int64, device=device))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -84,8 +90,15 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
             raise ValueError(
                 f"The model needs to return one tensor, got {type(outputs).__name__}; wrap it."
             )
+        if kind is not None:
+            shape = tuple(outputs.shape)
+            clients = clients.with_targets(lambda own: kind.fit_targets(own, shape))
+            targets = kind.fit_targets(targets, shape)
+            kind.check(outputs, targets)
+        targets = targets.to(dtype) if targets.is_floating_point() else targets
         _check_labels(outputs, clients)
         _check_loss(loss, outputs, targets)
+        metrics.try_out(outputs.cpu(), targets.cpu())
         separable = _equals(loss, outputs, targets, torch.mean)
         if not separable and _equals(loss, outputs, targets, torch.sum):
             warnings.warn(
@@ -95,7 +108,7 @@ def inspect(model: nn.Module, loss: Loss, clients: Clients) -> Facts:
             )
     # Our own mask arithmetic draws no random numbers, so what is still random is not ours.
     randomness = "other" if watch.random else "dropout" if drops.calls else "none"
-    return Facts(randomness, separable, watch.written // len(targets))
+    return Facts(randomness, separable, watch.written // len(targets)), clients
 
 
 def _representative_samples(clients: Clients) -> Tensor:
@@ -116,10 +129,13 @@ def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
             warnings.filterwarnings("error", message="Using a target size")
             value = loss(outputs, targets)
     except Exception as error:
+        remedy = "change the last layer, the loss or the targets"
+        if targets.is_floating_point() and outputs.shape == (*targets.shape, 1):
+            remedy = 'say task="regression", which takes rows of one number as numbers'
         raise ValueError(
             f"The model's output needs to fit the loss, got output {tuple(outputs.shape)} "
             f"{outputs.dtype} and targets {tuple(targets.shape)} {targets.dtype} "
-            f"({first_line(error, named=True)}); change the last layer, the loss or the targets."
+            f"({first_line(error, named=True)}); {remedy}."
         ) from error
     if not isinstance(value, Tensor) or value.ndim != 0:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

@@ -107,7 +107,9 @@ class Workload:
         """Return a minibatch of the first client."""
         inputs, targets, (samples,) = self.pool.samples(np.array([0]))
         index = torch.from_numpy(samples[: self.planner.width]).to(inputs.device)
-        key = torch.zeros((), dtype=torch.int64) if task.randomness == "dropout" else None
+        key = None
+        if task.randomness == "dropout":
+            key = torch.zeros((), dtype=torch.int64, device=inputs.device)
         return Batch(task.prepared(inputs[index]), targets[index], None, key)
 
     @property
@@ -137,7 +139,9 @@ def choose_execution(
         gradients = "torch (as it was begun)"
     compiled = request.options.compile and dense is None and oracle is None
     kernels = isinstance(oracle, Kernels)
-    measured = workload.single_process and not compiled and not kernels
+    # Trials measure the CPU's time, which says nothing of another device.
+    on_cpu = task.layout.device.type == "cpu"
+    measured = workload.single_process and not compiled and not kernels and on_cpu
     candidate, watch = _candidate(workload, task, request, record, measured=measured)
     if isinstance(oracle, Winograd) and candidate.mode == "stacked":
         task, gradients = replace(task, oracle=Autograd()), "torch (clients are stacked)"
@@ -212,6 +216,7 @@ def _compiled_code(
             return _kernel(workload, task, request, sample)
         except UnsupportedError:
             usable = not request.options.compile and request.mode != "stacked"
+            usable = usable and task.layout.device.type == "cpu" and task.precision is None
             counts = survey(task, sample) if usable and has_wide_convolutions(task.model) else None
             if counts is None or not counts.replaced:
                 raise

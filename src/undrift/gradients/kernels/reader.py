@@ -43,10 +43,12 @@ def read(task: Task, inputs: Sequence[int], targets: Sequence[int]) -> Chain:
 
     Shapes are without the batch axis. `UnsupportedError` says why there is no chain.
     """
+    if task.layout.device.type != "cpu":
+        raise UnsupportedError(f"kernels compute on the CPU, the model is on {task.layout.device}")
     if task.layout.dtype != torch.float32:
         raise UnsupportedError(f"parameters of {task.layout.dtype}")
-    if task.layout.device.type != "cpu":
-        raise UnsupportedError(f"a model on {task.layout.device}")
+    if task.precision is not None:
+        raise UnsupportedError("kernels compute in the model's own precision")
     if task.randomness == "other":
         raise UnsupportedError("random numbers that are not dropout layers")
     try:

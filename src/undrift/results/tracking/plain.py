@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from undrift.check import require
-from undrift.results.record import Record
+from undrift.results.record import NESTED, Record
 from undrift.results.trial import RecordingError, Trial, write_result
 
 
@@ -63,7 +63,7 @@ class CSV:
             self._goal = self._path / f"{name_of(trial)}.csv"
         self._owner = name_of(trial)
         header = (self._rows() or [[]])[0]
-        known = _columns(Record)
+        known = [each.name for each in fields(Record) if each.name not in NESTED]
         ours = not header or header[: len(known)] == known
         require(ours, "CSV", "a new file or one of its own", str(self._goal), "move it away")
 
@@ -71,7 +71,9 @@ class CSV:
         try:
             if not self._columns:
                 self._open(record)
-            self._write([_cell(getattr(record, name)) for name in self._columns])
+            values = record.flat()
+            self._widen(list(values))
+            self._write([_cell(values.get(name)) for name in self._columns])
         except OSError as error:
             raise RecordingError(
                 f"{self._goal} could not be written: {error.strerror or error}; the rounds before "
@@ -91,15 +93,25 @@ class CSV:
 
     def _open(self, first: Record) -> None:
         """Drop this round and later ones from the file, and add to it from now on."""
-        columns = _columns(type(first))
+        columns = list(first.flat())
         header, *rows = self._rows() or [columns]
-        same = header == columns
+        same = header[: len(columns)] == columns
         require(same, "CSV", f"the columns {', '.join(columns)}", header, "move it away")
         complete = [row for row in rows if len(row) == len(header) and row[0].isdecimal()]
         earlier = [header, *(row for row in complete if int(row[0]) < first.round)]
         self._goal.parent.mkdir(parents=True, exist_ok=True)
         write_result(self._goal, "".join(_line(row) for row in earlier))
-        self._columns = columns
+        self._columns = header
+
+    def _widen(self, names: Sequence[str]) -> None:
+        """Add columns for names that the rounds so far did not have, with empty cells there."""
+        new = [name for name in names if name not in self._columns]
+        if not new:
+            return
+        header, *rows = self._rows()
+        wider = [[*header, *new], *([*row, *([""] * len(new))] for row in rows)]
+        write_result(self._goal, "".join(_line(row) for row in wider))
+        self._columns = wider[0]
 
     def _write(self, row: Sequence[str]) -> None:
         """Append one line, or leave the file as it was."""
@@ -113,10 +125,6 @@ class CSV:
                 with suppress(OSError):
                     file.truncate(end)
                 raise
-
-
-def _columns(kind: type[Record]) -> list[str]:
-    return [field.name for field in fields(kind)]
 
 
 def _cell(value: Any) -> str:

@@ -33,7 +33,7 @@ class _Scalars:
     def of(self, record: Record) -> dict[str, float]:
         """Return the scalars of the next record by name."""
         self._totals.add(record)
-        values: dict[str, Any] = record.to_dict()
+        values: dict[str, Any] = record.flat()
         del values["round"]  # which is the axis
         sums = {f"total/{name}": value for name, value in vars(self._totals).items()}
         if record.simulated_seconds is None:

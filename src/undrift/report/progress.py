@@ -1,0 +1,45 @@
+"""A bar of a run's rounds, in a terminal or in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from undrift.results.metrics import primary, value_of
+from undrift.results.record import Record
+
+
+def round_bar(run: Any) -> Callable[[Record], None]:
+    """Return a function that takes each record of a run; the bar ends with the last round."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[test]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    label = type(run.algorithm).__name__
+    task = bar.add_task(label, total=run.rounds, completed=run.round, test="")
+
+    def add(record: Record) -> None:
+        if not bar.live.is_started:
+            bar.start()
+        found: dict[str, Any] = {} if record.loss is None else {"test": test_text(record)}
+        bar.update(task, completed=record.round, total=run.rounds, **found)
+        if record.round >= run.rounds:
+            bar.stop()
+
+    return add
+
+
+def test_text(record: Record) -> str:
+    """Return what a test found in a few words, such as "accuracy 71.20 %"."""
+    metric = primary([record])
+    value = value_of(record, metric)
+    if value is None:
+        return ""
+    return f"{metric} {100 * value:.2f} %" if metric == "accuracy" else f"{metric} {value:.4g}"

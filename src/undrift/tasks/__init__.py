@@ -1,0 +1,30 @@
+"""Tasks, losses and metrics: what a model is trained for and measured by."""
+
+from undrift.tasks.kinds import TASKS, TaskKind, deduced_task, output_count, task_kind
+from undrift.tasks.losses import LOSSES, Loss, as_loss, named_loss
+from undrift.tasks.metrics import (
+    METRICS,
+    Metric,
+    MetricFailedError,
+    MetricSet,
+    as_metrics,
+    named_metric,
+)
+
+__all__ = [
+    "LOSSES",
+    "METRICS",
+    "TASKS",
+    "Loss",
+    "Metric",
+    "MetricFailedError",
+    "MetricSet",
+    "TaskKind",
+    "as_loss",
+    "as_metrics",
+    "deduced_task",
+    "named_loss",
+    "named_metric",
+    "output_count",
+    "task_kind",
+]

@@ -1,0 +1,65 @@
+"""Losses by name, as the shell and files have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from undrift.check import nearest
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+LOSSES: MappingProxyType[str, Loss] = MappingProxyType(
+    {
+        "cross_entropy": F.cross_entropy,
+        "bce": F.binary_cross_entropy_with_logits,
+        "mse": F.mse_loss,
+        "mae": F.l1_loss,
+        "huber": F.huber_loss,
+        "smooth_l1": F.smooth_l1_loss,
+    }
+)
+_OTHER_NAMES = {  # what torch and others call them -> the name here
+    **{function.__name__: name for name, function in LOSSES.items()},
+    "crossentropy": "cross_entropy",
+    "ce": "cross_entropy",
+    "bce_with_logits": "bce",
+    "bcewithlogits": "bce",
+    "l1": "mae",
+    "l2": "mse",
+    "smoothl1": "smooth_l1",
+}
+
+
+def named_loss(name: str) -> Loss:
+    """Return the loss of a name such as "cross_entropy", "mse_loss" or "CrossEntropyLoss"."""
+    known = name.lower().rpartition(".")[2].replace("-", "_").replace(" ", "_")
+    for form in (known, known.removesuffix("_loss"), known.removesuffix("loss")):
+        if (form := _OTHER_NAMES.get(form, form)) in LOSSES:
+            return LOSSES[form]
+    raise ValueError(
+        f"loss needs a function of outputs and targets or one of {', '.join(LOSSES)}, got "
+        f"{name!r}{nearest(name, LOSSES)}."
+    )
+
+
+def as_loss(loss: Any) -> Loss:
+    """Return the loss that a user has given as a function or by name."""
+    if isinstance(loss, str):
+        return named_loss(loss)
+    if isinstance(loss, type):
+        raise ValueError(
+            f"loss needs a function of outputs and targets, got the class {loss.__name__}; make an "
+            f"object of it: {loss.__name__}()."
+        )
+    if not callable(loss):
+        raise ValueError(
+            f"loss needs a function of outputs and targets or one of {', '.join(LOSSES)}, got "
+            f"{loss!r}."
+        )
+    function: Loss = loss
+    return function
