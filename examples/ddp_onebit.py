@@ -1,4 +1,4 @@
-"""A plain DDP script, and the two lines that make its gradients travel as one bit. Seconds.
+"""A DDP script of lockstep SGD, and the two lines that make gradients travel as one bit. Seconds.
 
 torchrun --nproc-per-node 2 examples/ddp_onebit.py
 """

@@ -180,7 +180,12 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.optim.schedules import (
         warmup as warmup,
     )
-    from undrift.outer import Outer as Outer
+    from undrift.outer import (
+        Outer as Outer,
+    )
+    from undrift.outer import (
+        Seconds as Seconds,
+    )
     from undrift.results import metrics as metrics
     from undrift.results.record import (
         PeerRecord as PeerRecord,
@@ -219,7 +224,7 @@ _MODULES = {  # module: the names that are taken from it
     "engine.simulate": "simulate",
     "errors": "CheckpointError DataError DivergenceError StallWarning UndriftError WorkerError",
     "models.layout": "group_norm",
-    "outer": "Outer",
+    "outer": "Outer Seconds",
     "optim.rules": "SGD Adam AdamW Momentum",
     "optim.schedules": "Schedule cosine exponential piecewise staircase warmup",
     "results.record": "PeerRecord Record Totals",

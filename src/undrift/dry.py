@@ -91,6 +91,12 @@ def wire_form(
     return _zeros(_round(algorithm, x0, sizes)[1])
 
 
+def packs(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> bool:
+    """Return whether something else than the upload travels."""
+    upload, wire, _ = _round(algorithm, x0)
+    return wire is not upload
+
+
 def upload_form(algorithm: Federated[Any, Any, Any, Any], x0: Vector) -> Any:
     """Return a tree of zeros that has the form of an unpacked upload, as the server adds it up."""
     return _zeros(_round(algorithm, x0)[0])

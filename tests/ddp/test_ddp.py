@@ -18,7 +18,16 @@ import torch
 
 import undrift as ud
 from tests.jobs import ddp as ddp_job
-from tests.jobs.ddp import ANY_BUCKETS, DIM, HOOKS, LR, ONE_PARAMETER, PLAIN, STEPS
+from tests.jobs.ddp import (
+    ANY_BUCKETS,
+    DIM,
+    HOOKS,
+    LR,
+    ONE_PARAMETER,
+    PLAIN,
+    SCHEDULE,
+    STEPS,
+)
 from tests.support.system import ROOT, made_once
 from undrift.engine.processes.transport import HEADER
 
@@ -117,6 +126,18 @@ def test_x_minus_lr_times_the_mean_buffer_moves_by_mean_gradients_alone(job, nam
         assert (x - LR * c.mean(0) - expected).abs().max() < 1e-13
         full = name == "marsit-4" and t % 4 == 0
         assert bool((c == 0).all()) == full
+
+
+@pytest.mark.parametrize("name", ["marsit", "ef"])
+def test_a_schedule_neither_loses_nor_multiplies_what_is_owed(job, name):
+    """x less the mean of what is owed moves by lr times mean gradients, whatever lr does."""
+    expected = job[0]["schedules"][name]["x"][0]
+    for t, factor in enumerate(SCHEDULE):
+        logs = [rank["schedules"][name] for rank in job]
+        expected = expected - LR * factor * torch.stack([log["g"][t] for log in logs]).mean(0)
+        owed = torch.stack([log["c"][t] for log in logs]).mean(0)
+        assert (logs[0]["x"][t + 1] - owed - expected).abs().max() < 1e-13
+        assert bool((owed != 0).any())
 
 
 def test_marsit_moves_every_coordinate_by_the_same_size_in_one_bit_steps(job):

@@ -209,6 +209,35 @@ def several_parameters(rank: int, world: int) -> dict[str, Any]:
     return results
 
 
+SCHEDULE = (1.0, 0.1, 0.0, 2.0, 0.5)  # of the learning rate, in units of LR
+
+
+def schedules(rank: int, world: int) -> dict[str, Any]:
+    """Gradients, updates that are owed, and models under a schedule that the states know of."""
+    results = {}
+    for name, (State, hook, settings) in HOOKS.items():
+        if State not in (ddp.MarsitState, ddp.EFSignState):
+            continue
+        net = Net(torch.float64)
+        model = several_buckets(net)
+        optimiser = torch.optim.SGD(model.parameters(), LR)
+        model.register_comm_hook(state := State(optimizer=optimiser, **settings), hook)
+        log: dict[str, list[Any]] = {"x": [flat(net.parameters())], "g": [], "c": []}
+        for t, factor in enumerate(SCHEDULE):
+            optimiser.param_groups[0]["lr"] = LR * factor
+            inputs, targets = batch(rank, t, torch.float64)
+            loss = nn.functional.cross_entropy(net(inputs), targets)
+            log["g"].append(flat(torch.autograd.grad(loss, list(net.parameters()))))
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimiser.step()
+            log["x"].append(flat(net.parameters()))
+            held = state.state_dict()["buffers"]
+            log["c"].append(flat(held[n] for n in reversed(range(len(held)))))
+        results[name] = log
+    return results
+
+
 def train(
     name: str,
     rank: int,
@@ -539,6 +568,7 @@ SCENARIOS = {
     for scenario in (
         one_parameter,
         several_parameters,
+        schedules,
         resume,
         learning,
         dtypes,

@@ -13,29 +13,10 @@ from torch.nn.functional import cross_entropy
 
 import undrift as ud
 from tests.support import outer as support
+from tests.support.outer import after, batch, vector
 
 ACCEPTED = {name: m for name, m in support.METHODS.items() if not support.refused(m)}
 REFUSED = {name: m for name, m in support.METHODS.items() if support.refused(m)}
-
-
-def batch(k: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
-    """Return some samples."""
-    rng = torch.Generator().manual_seed(k)
-    return torch.randn(n, 6, generator=rng).double(), torch.randint(3, (n,), generator=rng)
-
-
-def vector(model: nn.Module) -> Tensor:
-    """Return the model's parameters, those that are trained."""
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
-
-
-def after(
-    outer: ud.Outer, model: nn.Module, steps: int, make: Callable[[int], Any] | None = None
-) -> Tensor:
-    """Return the model after some steps with closures."""
-    for k in range(steps):
-        outer.step(support.closure_of(model, batch(k)) if make is None else make(k))
-    return vector(model).clone()
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -352,7 +333,7 @@ def test_a_script_may_swap_weights_and_swap_them_back() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"every": 0}, "every >= 1, a whole number of local steps, or one for each rank, got 0"),
+        ({"every": 0}, r"one for each rank, or Seconds\(60\), got 0"),
         ({"every": [3, 3]}, r"every with 1 numbers, one for each rank, got \[3, 3\]"),
         ({"method": ud.FedAvg}, "a method object such as FedAvg"),
         ({"weight": -1.0}, "weight > 0, a finite number, got -1.0"),

@@ -15,4 +15,4 @@ def test_the_blocks_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks:
         exec(compile(block, "docs/outer.md", "exec"), names)
     assert len(capsys.readouterr().out.splitlines()) == 5
-    assert len(blocks) == 4
+    assert len(blocks) == 5

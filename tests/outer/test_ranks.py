@@ -69,7 +69,7 @@ def test_what_is_counted_is_what_is_sent(ranks: Any) -> None:
     """Plain uploads as the backend's ring sends them, packed ones as messages to every other."""
     found, models = ranks
     others, rounds = len(models) - 1, support.ROUNDS
-    reports, floats = 32 * others, models[0]["accelerated"].nbytes
+    reports, floats = 40 * others, models[0]["accelerated"].nbytes
     plain = rounds * (reports + 2 * others / len(models) * floats)
     codes = ud.QSGD(bits=4).encode(models[0]["compressed"], lambda _, like: like * 0, (83,))
     packed = rounds * (reports + others * (HEADER + tree.nbytes(codes)))

@@ -58,18 +58,17 @@ def simulated(method: Any, size: int, **options: Any) -> Tensor:
     """Return x of the server or (m, D) of all nodes, as `simulate` in a loop gives it."""
     clients = testing.small_clients((11, 7, 16, 9)[:size])
     peers = isinstance(method, ud.Peer)
+    settings = {"work": ud.Steps(steps_of(method, size)), "participation": 1.0} | options
     run = testing.start(
         method,
         model=net(),
         clients=clients,
-        work=ud.Steps(steps_of(method, size)),
         rounds=ROUNDS,
         seed=SEED,
         kernels=False,
-        participation=1.0,
         **links(method, size),
         **({} if peers else {"weighting": "size"}),
-        **options,
+        **settings,
     )
     return testing.finish(run)
 
@@ -105,6 +104,26 @@ def closure_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Callable[[], T
         return loss
 
     return closure
+
+
+def batch(k: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
+    """Return some samples."""
+    rng = torch.Generator().manual_seed(k)
+    return torch.randn(n, 6, generator=rng).double(), torch.randint(3, (n,), generator=rng)
+
+
+def vector(model: nn.Module) -> Tensor:
+    """Return the model's parameters, those that are trained."""
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
+
+
+def after(
+    outer: ud.Outer, model: nn.Module, steps: int, make: Callable[[int], Any] | None = None
+) -> Tensor:
+    """Return the model after some steps with closures."""
+    for k in range(steps):
+        outer.step(closure_of(model, batch(k)) if make is None else make(k))
+    return vector(model).clone()
 
 
 def saved_and_loaded(outer: ud.Outer, model: nn.Module) -> tuple[ud.Outer, nn.Module]:

@@ -106,7 +106,7 @@ def _index() -> str:
 def _families() -> str:
     """Return the table of the README: the methods of each family, and where they run."""
     rows = [
-        "| methods | simulator | processes, machines | in your DDP script |",
+        "| methods | simulator | processes, machines | DDP hook, lockstep SGD |",
         "|---|---|---|---|",
     ]
     methods: tuple[Any, ...] = ALGORITHMS

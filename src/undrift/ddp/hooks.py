@@ -1,8 +1,8 @@
-"""The four hooks and their states."""
+"""The four hooks, which are for lockstep SGD, and their states."""
 
 # Annotations are not postponed here: DDP compares those of a hook with its own types.
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -33,13 +33,16 @@ class MarsitState(HookState):
     """Holds the options and buffers of `marsit_hook`.
 
     Every entry of the gradient that a one-bit step makes has the size `server_lr`. With
-    `period=None` no step has full precision, not even the first.
+    `period=None` no step has full precision, not even the first. `optimizer`, the one that steps
+    after the hook, lets it keep what was lost as an update, so that a schedule of lr neither loses
+    nor multiplies it.
     """
 
     name = "marsit"
     server_lr: float = 1e-3
     period: int | None = None
     seed: int = 0
+    optimizer: torch.optim.Optimizer | None = field(default=None, repr=False)  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         require_positive("MarsitState", server_lr=self.server_lr)
@@ -47,17 +50,18 @@ class MarsitState(HookState):
         remedy = "leave it out for one-bit steps only"
         require(valid, "MarsitState", "period >= 1, a whole number or None", self.period, remedy)
         require(is_whole(self.seed), "MarsitState", "a whole seed", self.seed)
+        _require_optimizer("MarsitState", self.optimizer)
         super().__post_init__()
 
     def _combine(self, numbers: Sequence[int], g: list[Vector], dtype: torch.dtype) -> list[Vector]:
-        u = [own + self._buffer(n, own) for n, own in zip(numbers, g, strict=True)]
+        u = [own + self._residual(n, own) for n, own in zip(numbers, g, strict=True)]
         if self.period is not None and self.step % self.period == 0:
             mean = self._mean(u, self._label(numbers))
-            self._keep(numbers, [torch.zeros_like(own) for own in u])
+            self._keep_residuals(numbers, [torch.zeros_like(own) for own in u])
             return mean
         signs = self._reduce(u, OneBit(), self._label(numbers), numbers, self.seed)
         d = [_as_held(self.server_lr * b, dtype) for b in signs]
-        self._keep(numbers, [own - each for own, each in zip(u, d, strict=True)])
+        self._keep_residuals(numbers, [own - each for own, each in zip(u, d, strict=True)])
         return d
 
     def _mean(self, u: list[Vector], label: str) -> list[Vector]:
@@ -106,18 +110,20 @@ class SignState(HookState):
 class EFSignState(HookState):
     """Holds the options and buffers of `ef_sign_hook`.
 
-    `code` says how sums of signs travel, as in `EFSignSGD`.
+    `code` says how sums of signs travel, as in `EFSignSGD`; `optimizer` is as in `MarsitState`.
     """
 
     name = "error-feedback sign"
     code: Code = "fixed"
+    optimizer: torch.optim.Optimizer | None = field(default=None, repr=False)  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         require_code("EFSignState", self.code)
+        _require_optimizer("EFSignState", self.optimizer)
         super().__post_init__()
 
     def _combine(self, numbers: Sequence[int], g: list[Vector], dtype: torch.dtype) -> list[Vector]:
-        p = [own + self._buffer(n, own) for n, own in zip(numbers, g, strict=True)]
+        p = [own + self._residual(n, own) for n, own in zip(numbers, g, strict=True)]
         label = self._label(numbers)
         scales = self._reduce([own.abs().mean().view(1) for own in p], Mean(), f"{label}, scales")
         signs = self._reduce(p, SignSum(self.code), label)
@@ -128,7 +134,7 @@ class EFSignState(HookState):
             own - a * torch.where(own >= 0, 1.0, -1.0).to(own.dtype) + (each - held)
             for own, a, each, held in zip(p, scales, exact, d, strict=True)
         ]
-        self._keep(numbers, buffers)
+        self._keep_residuals(numbers, buffers)
         return d
 
 
@@ -180,7 +186,7 @@ class SSDMState(HookState):
 
 
 def marsit_hook(state: MarsitState, bucket: GradBucket) -> Future[Tensor]:
-    """Run Marsit: one bit a coordinate and hop, unbiased, with compensation of what was lost.
+    """Run Marsit in lockstep SGD: one unbiased bit a coordinate and hop, what is lost compensated.
 
     u = g + c; every `period` steps d = mean of u in full precision and c = 0, otherwise
     d = server_lr b with b = +1 or -1 by the one-bit all-reduce of sign(u), and c = u - d. With
@@ -241,6 +247,11 @@ def _run(state: HookState, kind: type[HookState], bucket: GradBucket) -> Future[
     future: Future[Tensor] = Future()
     future.set_result(buffer)
     return future
+
+
+def _require_optimizer(who: str, optimizer: object) -> None:
+    known = optimizer is None or isinstance(optimizer, torch.optim.Optimizer)
+    require(known, who, "a torch optimiser as optimizer", optimizer)
 
 
 def _as_held(d: Vector, dtype: torch.dtype) -> Vector:

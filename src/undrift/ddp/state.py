@@ -44,6 +44,7 @@ class HookState(ABC):
     process_group: dist.ProcessGroup | None = None
 
     name: ClassVar[str]
+    optimizer: ClassVar[torch.optim.Optimizer | None] = None  # a field of states with a residual
 
     step: int = field(default=0, init=False)
     _transport: Transport | None = field(default=None, init=False, repr=False)
@@ -80,6 +81,7 @@ class HookState(ABC):
             "world_size": transport.size,
             "rank": transport.rank,
             "step": self.step,
+            "units": self._units,
             "shapes": [list(shape) for shape in self._shapes],
             "buffers": {number: buffer.clone() for number, buffer in self._buffers.items()},
         }
@@ -92,6 +94,8 @@ class HookState(ABC):
         proper = known and self.state_dict().keys() <= state.keys()
         require(proper, who, "what state_dict() returned", got)
         require(state["hook"] == self.name, who, f"the state of hook {self.name!r}", state["hook"])
+        remedy = "pass optimizer= as when it was saved, or leave it out as then"
+        require(state["units"] == self._units, who, self._units, state["units"], remedy)
         size, remedy = state["world_size"], "begin with a new state from the saved model"
         require(
             size == transport.size, who, f"a state of world size {transport.size}", size, remedy
@@ -137,6 +141,39 @@ class HookState(ABC):
             raise self._mismatch(f"{len(self._numbers)} parameters", self._loaded)
         self._complete = True
         self.step += 1
+
+    @property
+    def _units(self) -> str:
+        """Return what the buffers are measured in."""
+        return "buffers of gradients" if self.optimizer is None else "buffers of updates"
+
+    def _residual(self, number: int, like: Vector) -> Vector:
+        """Return what is left of earlier steps, in units of this step's gradient.
+
+        With an optimiser it is kept as an update, lr times a gradient, so that nothing is lost or
+        gained when a schedule changes lr. A step with lr 0 moves nothing and leaves it alone.
+        """
+        lr, kept = self._lr(number), self._buffer(number, like)
+        return kept / lr if lr > 0 else torch.zeros_like(like)
+
+    def _keep_residuals(self, numbers: Sequence[int], left: Sequence[Vector]) -> None:
+        """Keep what is left of this step's gradients."""
+        rates = [self._lr(number) for number in numbers]
+        kept = [(n, lr * each) for n, lr, each in zip(numbers, rates, left, strict=True) if lr > 0]
+        self._buffers.update(kept)
+
+    def _lr(self, number: int) -> float:
+        """Return the learning rate of a parameter in this step; 1 without an optimiser."""
+        if self.optimizer is None:
+            return 1.0
+        parameter = next(p for p, each in self._numbers.items() if each == number)
+        for group in self.optimizer.param_groups:
+            if any(p is parameter for p in group["params"]):
+                return float(group["lr"])
+        raise UndriftError(
+            f"{type(self).__name__} needs an optimizer of all the model's parameters, got one "
+            f"without a parameter of shape {list(parameter.shape)}; pass model.parameters() to it."
+        )
 
     def _buffer(self, number: int, like: Vector) -> Vector:
         return self._buffers[number].to(like) if number in self._buffers else torch.zeros_like(like)
@@ -204,7 +241,8 @@ class HookState(ABC):
         """Raise unless all ranks have the same settings and the same step."""
         transport = self._connect()
         own = [(f.name, str(getattr(self, f.name))) for f in fields(self) if f.init]
-        text = str([each for each in own if each[0] != "process_group"]).encode()
+        own.append(("units", self._units))
+        text = str([each for each in own if each[0] not in ("process_group", "optimizer")]).encode()
         digest = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "little")
         # Both numbers are below 2**53, which float64 holds exactly.
         table = torch.zeros(transport.size, 2, dtype=torch.float64)

@@ -169,6 +169,11 @@ class Cohorts:
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
         """Return round t's cohort, or raise if a client is unknown, repeated or absent."""
+        if not callable(self.of) and t >= len(self.of):
+            raise ValueError(
+                f"participation needs a cohort for round {t + 1}, got {len(self.of)} cohorts; list "
+                "more of them, or pass a function of the round."
+            )
         listed = self.of(t) if callable(self.of) else self.of[t]
         array = np.asarray(listed)
         ids = np.unique(array.astype(np.int64))

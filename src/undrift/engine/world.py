@@ -88,9 +88,18 @@ class World:
         """Return the rows of all processes' trees, in the order of the ranks."""
         return values
 
-    def trees(self, values: T, label: str) -> list[T]:
-        """Return the tree of every process as it is, by rank; all have the same shapes."""
-        return [values]
+    def trees(
+        self,
+        values: T,
+        label: str,
+        senders: Sequence[int] | None = None,
+        receivers: Sequence[int] | None = None,
+    ) -> list[T]:
+        """Return the tree of every sender as it is, by rank; all have the same shapes.
+
+        Without `senders` and `receivers` all processes are both; a sender has its own tree, too.
+        """
+        return [values] if senders is None or 0 in senders else []
 
     def texts(self, text: str) -> list[str]:
         """Return the text of every process."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from undrift.check import is_finite, is_whole, require
-from undrift.core import AllReduce, Peer
+from undrift.check import is_finite
 from undrift.engine.processes.rendezvous import code_digest, join, launched
 from undrift.engine.world import World
 from undrift.errors import DivergenceError, UndriftError
+from undrift.outer.meeting import Meeting
 
 
 def world_of(timeout: float) -> World:
@@ -40,33 +40,6 @@ def require_same_everywhere(world: World, **settings: Any) -> None:
     texts = {name: str(value) for name, value in settings.items()}
     with world.failure_scope():
         world.require_same(texts | {"undrift": code_digest()[:12]})
-
-
-def counts_of(every: Any, size: int) -> tuple[int, ...]:
-    """Return the local steps of each rank between two meetings."""
-    who, expected = "Outer", "every >= 1, a whole number of local steps, or one for each rank"
-    if isinstance(every, Sequence) and not isinstance(every, str):
-        require(len(every) == size, who, f"every with {size} numbers, one for each rank", every)
-        require(all(map(_positive, every)), who, expected, every)
-        return tuple(int(count) for count in every)
-    require(_positive(every), who, expected, every)
-    return (int(every),) * size
-
-
-def _positive(count: Any) -> bool:
-    return is_whole(count) and count >= 1
-
-
-def check_counts(method: Any, counts: Sequence[int]) -> None:
-    """Raise for unequal steps where ranks would wait for each other inside a round."""
-    if not isinstance(method, Peer) or len(set(counts)) == 1:
-        return
-    together = method.every_step or isinstance(method, AllReduce)
-    if together or min(counts) < method.meetings:
-        raise ValueError(
-            f"{type(method).__name__} needs the same number of local steps on every rank, got "
-            f"{list(counts)}; use one number as every."
-        )
 
 
 def shares_of(world: World, weight: Any, equal: bool) -> list[float]:
@@ -98,31 +71,31 @@ class Report(NamedTuple):
     lr: float
     loss: float  # mean over the rank's steps of the round
     finite: bool
+    seconds: float  # of a local step, 0 if the rank took none
 
 
-def exchange_reports(world: World, own: Report) -> list[Report]:
-    """Return the reports of all ranks; raise on all of them unless they fit together."""
-    numbers = [own.t, _bits(own.lr), _bits(own.loss), int(own.finite)]
-    with world.failure_scope():
-        rows = world.gather(numbers).tolist()
-    reports = [Report(t, _number(lr), _number(loss), bool(fine)) for t, lr, loss, fine in rows]
-    for rank, report in enumerate(reports):
-        if report.t != reports[0].t or report.lr != reports[0].lr:
-            name = "round" if report.t != reports[0].t else "lr"
-            got, first = (
-                (report.t + 1, reports[0].t + 1)
-                if name == "round"
-                else (
-                    report.lr,
-                    reports[0].lr,
+def exchange_reports(meeting: Meeting, own: Report) -> dict[int, Report]:
+    """Return the reports of the ranks that are there; raise on all unless they fit together."""
+    numbers = [own.t, int(own.finite), *map(_bits, (own.lr, own.loss, own.seconds))]
+    with meeting.world.failure_scope():
+        rows = meeting.gather(numbers, f"reports of round {own.t + 1}")
+    reports = {
+        rank: Report(t, _number(lr), _number(loss), bool(fine), _number(seconds))
+        for rank, (t, fine, lr, loss, seconds) in rows.items()
+    }
+    first, one = next(iter(reports.items()))
+    for rank, report in reports.items():
+        for name, got, expected in (
+            ("round", report.t + 1, one.t + 1),
+            ("lr", report.lr, one.lr),
+        ):
+            if got != expected:
+                raise UndriftError(
+                    f"A meeting needs the same {name} on all ranks, got {got} on rank {rank} and "
+                    f"{expected} on rank {first}; run the same script and scheduler everywhere, "
+                    "from checkpoints of one round."
                 )
-            )
-            raise UndriftError(
-                f"A meeting needs the same {name} on all ranks, got {got} on rank {rank} and "
-                f"{first} on rank 0; run the same script and scheduler everywhere, from "
-                "checkpoints of one round."
-            )
-    bad = [rank for rank, report in enumerate(reports) if not report.finite]
+    bad = [rank for rank, report in reports.items() if not report.finite]
     if bad:
         who = f"rank {bad[0]}" if len(bad) == 1 else f"ranks {bad}"
         raise DivergenceError(

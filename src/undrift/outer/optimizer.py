@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from undrift.check import is_whole, require, require_positive
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer, Vector
+from undrift.engine import participation as laws
+from undrift.engine.participation import AnyParticipation
 from undrift.engine.processes.rendezvous import TIMEOUT
 from undrift.engine.validate import connections
 from undrift.optim.schedules import resolve
-from undrift.outer import agreement
-from undrift.outer.agreement import Report
+from undrift.outer import agreement, checkpoints
 from undrift.outer.gradients import Closure, StepGradients
-from undrift.outer.local_round import Ask, LocalRound, ResumedLoop
+from undrift.outer.inner import InnerOptimizer
 from undrift.outer.parameters import Parameters
 from undrift.outer.peers import PeerRole
-from undrift.outer.rates import lr_of, with_lr
+from undrift.outer.rates import lr_of
 from undrift.outer.rehearsal import rehearse
+from undrift.outer.rounds import Method, Role, Rounds
 from undrift.outer.servers import ServerRole, mean_over_ranks
+from undrift.outer.steps import Seconds, check_counts, first_counts
 from undrift.topology import Links
-
-Method = Federated[Any, Any, Any, Any] | Peer[Any]
 
 
 class Outer(torch.optim.Optimizer):
@@ -51,7 +52,14 @@ class Outer(torch.optim.Optimizer):
     Args:
         model: a module with plain parameters and no running statistics. Rank 0's values are taken.
         method: any method that asks for gradients of minibatches only.
-        every: local steps between two meetings, or one number for each rank.
+        every: local steps between two meetings, one number for each rank, or `Seconds(60)`.
+        inner: a torch optimiser of the model's parameters that takes the local steps, for methods
+            with a field `rule`. Its state stays on this rank; schedulers change its lr at every
+            step, since `param_groups` are its own.
+        participation: how many ranks take part in a round, as in `simulate`: a count, a fraction or
+            a law. The others leave out that round's steps.
+        patience: seconds after which a rank that has not come to a meeting is left out of it. By
+            default all wait for all.
         weight: of this rank in the mean, relative to the others; for methods with a server.
         topology: links between the ranks, for gossip methods.
         allreduce: route of an all-reduce method: "ring", "torus", "tree" or "server".
@@ -67,8 +75,11 @@ class Outer(torch.optim.Optimizer):
         self,
         model: nn.Module,
         method: Method,
-        every: int | Sequence[int],
+        every: int | Sequence[int] | Seconds,
         *,
+        inner: torch.optim.Optimizer | None = None,
+        participation: AnyParticipation | None = None,
+        patience: float | None = None,
         weight: float = 1.0,
         topology: Links | None = None,
         allreduce: str | Route | None = None,
@@ -76,44 +87,55 @@ class Outer(torch.optim.Optimizer):
         timeout: float = TIMEOUT,
     ) -> None:
         self._world = agreement.world_of(timeout)
-        self._method, self._seed = method, seed
+        self._method, self._seed, self._every = method, seed, every
 
         def check() -> None:
-            self._check(model, every, topology, allreduce)
             require_positive("Outer", timeout=timeout)
+            self._check(model, topology, allreduce)
+            self._check_absence(participation, patience)
+            self._inner: InnerOptimizer | None = None
+            if inner is not None:
+                self._inner = InnerOptimizer(inner, method, self._parameters)
 
         agreement.require_on_all_ranks(self._world, check)
         layout = self._parameters.layout
         agreement.require_same_everywhere(
             self._world,
             method=repr(method),
-            every=list(self._counts),
+            every=list(self._counts) if not isinstance(every, Seconds) else every,
             model=f"{layout.dtype} {list(layout.sizes)}",
             topology=topology,
             allreduce=allreduce,
+            inner=self._inner and self._inner.description,
+            participation="a function" if callable(participation) else participation,
+            patience=patience,
             seed=seed,
         )
         self._shares = agreement.shares_of(self._world, weight, isinstance(method, Peer))
         with self._world.failure_scope():
             self._world.share_model(model)
         self._parameters.unite()
-        self._role = self._make_role()
-        self._round: LocalRound | None = None
-        self.t = 0  # rounds so far
-        self.steps = (
-            0  # calls of `step` that have succeeded, for loaders that go on after a restart
+        self._rounds = Rounds(
+            method,
+            every,
+            self._counts,
+            parameters=self._parameters,
+            world=self._world,
+            shares=self._shares,
+            make_role=self._make_role,
+            inner=self._inner,
+            participation=self._participation,
+            patience=patience,
+            seed=seed,
         )
-        self.metrics: dict[str, float] = {}
-        self._begin_metrics()
         self._ready = False
         super().__init__(self._parameters.tensors, {"lr": float(lr_of(method) or 0.0)})
         self._ready = True
-        self._sent_before = self._world.sent
+        self._share_groups()
 
     def _check(
         self,
         model: nn.Module,
-        every: Any,
         topology: Links | None,
         allreduce: str | Route | None,
     ) -> None:
@@ -122,8 +144,8 @@ class Outer(torch.optim.Optimizer):
         known = isinstance(method, Federated | Peer)
         require(known, "Outer", "a method object such as FedAvg(lr=0.1)", method)
         require(is_whole(self._seed), "Outer", "a whole number as seed", self._seed)
-        self._counts = agreement.counts_of(every, self._world.size)
-        agreement.check_counts(method, self._counts)
+        self._counts = first_counts(self._every, self._world.size, method)
+        check_counts(method, self._counts)
         self._links: tuple[Links | None, Route | None] = (None, None)
         if isinstance(method, Peer):
             self._links = connections(method, topology, allreduce, self._world.size, "rank")
@@ -135,11 +157,29 @@ class Outer(torch.optim.Optimizer):
         method.check(model)
         self._habits = rehearse(resolve(method, 0), self._parameters.point)
 
-    def _make_role(self) -> ServerRole | PeerRole:
-        x0, first = self._parameters.point, resolve(self._method, 0)
+    def _check_absence(self, participation: Any, patience: Any) -> None:
+        """Raise if ranks may be absent and the method, or their number, does not allow it."""
+        self._participation = None if participation is None else laws.parse(participation)
+        if self._participation is not None:
+            self._participation.check(self._world.size, 0)
+        if patience is not None:
+            require_positive("Outer", patience=patience)
+        if isinstance(self._method, Peer) and not (participation is None and patience is None):
+            raise ValueError(
+                f"{type(self._method).__name__} needs all ranks in every round, as it has no "
+                "server; leave participation and patience out."
+            )
+
+    def _make_role(self, first: Method) -> Role:
+        x0 = self._parameters.point
         if isinstance(first, Federated):
-            return ServerRole(first, x0, self._world, self._shares)
+            return ServerRole(first, x0, self._world)
         return PeerRole(first, x0, self._world, *self._links, self._seed)
+
+    def _share_groups(self) -> None:
+        """Take the inner optimiser's groups as one's own, so that schedulers of either reach it."""
+        if self._inner is not None:
+            self.param_groups = self._inner.optimizer.param_groups
 
     # What the script reads
 
@@ -151,21 +191,42 @@ class Outer(torch.optim.Optimizer):
         return self._habits.needs_closure
 
     @property
+    def t(self) -> int:
+        """Return the number of rounds so far."""
+        return self._rounds.t
+
+    @property
+    def steps(self) -> int:
+        """Return the calls of `step` that have succeeded, for a loader that is keyed by them."""
+        return self._rounds.steps
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return what the last meeting has found."""
+        return self._rounds.metrics
+
+    @property
     def server(self) -> Any:
         """Return the server's state after the last meeting, or this rank's node's."""
-        return self._role.state
+        return self._rounds.role.state
 
     @property
     def bytes_sent(self) -> int:
         """Return the bytes that this rank has sent at meetings since Outer was made."""
-        return self._world.sent - self._sent_before
+        return self._rounds.bytes_sent
+
+    @property
+    def active(self) -> bool:
+        """Return whether this rank takes part in the current round."""
+        return self._rounds.active
 
     def average(self) -> Vector:
         """Return the mean of all ranks' models after the last meeting; all ranks must ask."""
-        if isinstance(self._role, ServerRole):
-            return self._role.x.clone()
+        role = self._rounds.role
+        if isinstance(role, ServerRole):
+            return role.x.clone()
         with self._world.failure_scope():
-            return mean_over_ranks(self._world, self._role.x)
+            return mean_over_ranks(self._world, role.x)
 
     # Steps
 
@@ -173,7 +234,8 @@ class Outer(torch.optim.Optimizer):
     def step(self, closure: Closure | None = None) -> Any:
         """Take one local step, and meet the other ranks if it was the round's last.
 
-        Return the loss at the first gradient of the step, None without a closure.
+        Return the loss at the first gradient of the step; None without a closure, and on a rank
+        that takes no part in this round.
         """
         self._refuse_grad_scaler()
         if closure is None and self.needs_closure:
@@ -184,109 +246,22 @@ class Outer(torch.optim.Optimizer):
             )
         self._parameters.require_untouched()
         source = StepGradients(self._parameters, closure)
-        if not self._role.started:
-            self._start_node(source)
+        if not self._rounds.role.started:
+            self._rounds.start_node(source)
             if self._habits.at_start:  # the batch was that of the start
                 return source.loss
-        if self._round is None:
-            self._round = self._enter_round()
+        if self._rounds.between:
+            lr = self._rounds.begin(float(self.param_groups[0]["lr"]))
+            if self._inner is None:
+                self.param_groups[0]["lr"] = lr
         try:
-            self._round.take_step(Ask(source.gradient, self.t, self._round.k))
-        except BaseException:
-            self._parameters.move(self._role.x)
-            raise
-        self.steps += 1
-        self._count_step(source)
-        self._finish_step(self._round)
+            if self.active:
+                self._rounds.take_step(source)
+            else:
+                self._rounds.leave_out_step()
+        finally:
+            self._share_groups()
         return source.loss
-
-    def _start_node(self, source: StepGradients) -> None:
-        role = self._role
-        if isinstance(role, PeerRole):
-            try:
-                role.start(Ask(source.gradient, -1, 0))
-            finally:
-                self._parameters.move(role.x)
-
-    def _finish_step(self, round: LocalRound) -> None:
-        """Start the next pass or the meeting, and put the model where the next step begins.
-
-        A meeting that fails ends the round: the model and all states are those of the last one.
-        """
-        try:
-            if round.pass_is_over:
-                round.leave_pass()
-            if round.ended:
-                self._meet(round)
-        except BaseException:
-            self._leave_round()
-            raise
-        if not round.ended:
-            self._parameters.move(round.next_point())
-
-    def _meet(self, round: LocalRound) -> None:
-        began = time.perf_counter()
-        now, outcome = self._now(), round.outcome
-        fine = self._role.is_finite(now, outcome)
-        lr = float(lr_of(now) or 0.0)
-        report = Report(self.t, lr, float(self._loss) / max(1, self._losses), fine)
-        reports = agreement.exchange_reports(self._world, report)
-        with self._world.failure_scope():
-            self._role.conclude(now, outcome, self.t)
-        self.t += 1
-        losses = zip(self._shares, (each.loss for each in reports), strict=True)
-        self.metrics = {
-            "round": self.t,
-            "loss": sum(share * loss for share, loss in losses),
-            "lr": lr,
-            "gradients": self._gradients,
-            "bytes_sent": self.bytes_sent,
-            "local_seconds": began - self._began,
-            "meeting_seconds": time.perf_counter() - began,
-        }
-        self._leave_round()
-
-    def _leave_round(self) -> None:
-        self._round = None
-        self._role.leave_round()
-        self._parameters.move(self._role.x)
-        self._begin_metrics()
-
-    def _enter_round(self, saved: Mapping[str, Any] | None = None) -> LocalRound:
-        layout, rank = self._parameters.layout, self._world.rank
-        if saved is None:
-            self._lr = float(self.param_groups[0]["lr"])
-        now = self._now()
-        self.param_groups[0]["lr"] = float(lr_of(now) or 0.0)
-        shares = zip(self._shares, self._counts, strict=True)
-        loop = ResumedLoop(
-            t=self.t,
-            rank=rank,
-            seed=self._seed,
-            count=self._counts[rank],
-            mean_count=sum(share * count for share, count in shares),
-            sizes=layout.sizes,
-            like=self._parameters.point,
-        )
-        return LocalRound(self._role.program(now), loop, self._role.comm(self.t), saved)
-
-    def _now(self) -> Any:
-        """Return the method of this round: schedules are numbers, lr is that of the round's start.
-
-        A torch scheduler changes `param_groups[0]["lr"]`; what it says when a round begins counts.
-        """
-        return resolve(with_lr(self._method, self._lr), self.t)
-
-    def _begin_metrics(self) -> None:
-        self._loss: Any = 0.0
-        self._losses = self._gradients = 0
-        self._began = time.perf_counter()
-
-    def _count_step(self, source: StepGradients) -> None:
-        self._gradients += source.asked
-        if isinstance(source.loss, Tensor):
-            self._loss = self._loss + source.loss.detach()  # without a wait for the device
-            self._losses += 1
 
     def _refuse_grad_scaler(self) -> None:
         if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):
@@ -304,24 +279,48 @@ class Outer(torch.optim.Optimizer):
 
     # Checkpoints
 
+    def save(self, folder: str | Path, **extra: Any) -> None:
+        """Save this rank's state after a meeting, and what else the script wants to find again.
+
+        The generator of torch's random numbers is saved, too. Files of the last two meetings stay.
+        """
+        if not self._rounds.between:
+            raise ValueError(
+                "Outer.save needs a meeting, so that all ranks save the same round, got the middle "
+                "of one; call it when outer.t has grown, or save state_dict() yourself."
+            )
+        state = {"outer": self.state_dict(), "generator": torch.get_rng_state(), "extra": extra}
+        checkpoints.save(Path(folder), self._world, self.t, state)
+
+    def resume(self, folder: str | Path) -> dict[str, Any] | None:
+        """Load the newest meeting that all ranks have saved; return its `extra`.
+
+        Return None if nothing was saved. All ranks must call it.
+        """
+        saved = checkpoints.newest(Path(folder), self._world)
+        if saved is None:
+            return None
+        self.load_state_dict(saved["outer"])
+        torch.set_rng_state(saved["generator"])
+        return dict(saved["extra"])
+
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state, also in the middle of a round; each rank saves its own."""
         groups = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self.param_groups
         ]
+        own = {"state": {}, "param_groups": groups, **self._identity()}
+        return own | self._rounds.saved()
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a state must share with the Outer that loads it."""
+        timed = isinstance(self._every, Seconds)
         return {
-            "state": {},
-            "param_groups": groups,
             "method": repr(self._method),
             "rank": self._world.rank,
             "world_size": self._world.size,
-            "every": list(self._counts),
-            "t": self.t,
-            "steps": self.steps,
-            "lr": self._lr if self._round is not None else None,
-            "role": self._role.saved(),
-            "round": None if self._round is None else self._round.saved(),
+            "every": str(self._every) if timed else list(self._counts),
         }
 
     @torch.no_grad()
@@ -330,24 +329,12 @@ class Outer(torch.optim.Optimizer):
         who = "Outer.load_state_dict"
         known = isinstance(state_dict, Mapping) and "role" in state_dict
         require(known, who, "what Outer.state_dict() returned", type(state_dict).__name__)
-        expected = {
-            "method": repr(self._method),
-            "rank": self._world.rank,
-            "world_size": self._world.size,
-            "every": list(self._counts),
-        }
-        for name, value in expected.items():
+        for name, value in self._identity().items():
             require(state_dict[name] == value, who, f"a state of {name} {value}", state_dict[name])
-        self._role.restore(state_dict["role"])
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            group.update(saved)
-        self.t, self.steps = state_dict["t"], state_dict["steps"]
-        self._round = None
-        self._begin_metrics()
-        self._parameters.restore()
-        if state_dict["round"] is None:
-            self._parameters.move(self._role.x)
-            return
-        self._lr = state_dict["lr"]
-        self._round = self._enter_round(state_dict["round"])
-        self._parameters.move(self._round.next_point())
+        fits = (self._inner is None) == (state_dict["inner"] is None)
+        require(fits, who, "a state with an inner optimiser, or without one, as here", "the other")
+        self._rounds.restore(state_dict)
+        if self._inner is None:
+            for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+                group.update(saved)
+        self._share_groups()

@@ -54,6 +54,12 @@ class Parameters:
         self._x.copy_(x)
         self._point = x
 
+    def adopt(self) -> Vector:
+        """Return where the model is after its own inner optimiser has moved it."""
+        self._point = self._x.clone()
+        self._note_versions()
+        return self._point
+
     def require_untouched(self) -> None:
         """Raise unless the parameters are where `move` has put them."""
         places = [tensor.data_ptr() for tensor in self.tensors]

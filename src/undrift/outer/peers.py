@@ -17,6 +17,7 @@ from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.processes.group import Processes
 from undrift.engine.world import World
 from undrift.outer.local_round import Program
+from undrift.outer.meeting import Meeting, RoundPlan
 from undrift.outer.saving import leaves_of, tree_of
 from undrift.outer.servers import all_finite
 from undrift.topology import Links
@@ -91,7 +92,7 @@ class PeerRole:
         sent = self._exchange is None or not self._exchange.not_finite
         return sent and all_finite(outcome)
 
-    def conclude(self, now: Peer[Any], outcome: Any, t: int) -> None:
+    def conclude(self, now: Peer[Any], outcome: Any, meeting: Meeting, plan: RoundPlan) -> None:
         """Keep the node's new state."""
         self.state = outcome
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from undrift import dry, tree
-from undrift.core import Cohort, Comm, Federated, Loop, Vector
+from undrift.core import Comm, Federated, Loop, Vector
 from undrift.engine.world import World
 from undrift.outer.local_round import Program
+from undrift.outer.meeting import Meeting, RoundPlan, weighted_sum
 from undrift.outer.messages import Alone
 from undrift.outer.saving import leaves_of, tree_of
 
@@ -19,7 +20,6 @@ from undrift.outer.saving import leaves_of, tree_of
 class _Outcome(NamedTuple):
     wire: Any
     client: Any
-    packed: bool  # whether the wire is something else than the upload
 
 
 class ServerRole:
@@ -30,10 +30,9 @@ class ServerRole:
         method: Federated[Any, Any, Any, Any],
         x0: Vector,
         world: World,
-        weights: Sequence[float],
     ) -> None:
-        self._world, self._weights = world, weights
-        self._x0, self._method = x0, method
+        self._x0, self._method, self._world = x0, method, world
+        self._packed = dry.packs(method, x0)
         self.state = method.init(x0)
         self._client = method.init_client(x0, method.broadcast(self.state))
 
@@ -55,7 +54,7 @@ class ServerRole:
         def program(steps: Loop, comm: Comm) -> _Outcome:
             upload, state = now.local(down, client, steps)
             wire, state = now.pack(upload, state, steps)
-            return _Outcome(wire, state, wire is not upload)
+            return _Outcome(wire, state)
 
         return program
 
@@ -63,28 +62,45 @@ class ServerRole:
         """Return whether what this rank sends is finite."""
         return all_finite(now.unpack(outcome.wire))
 
-    def conclude(self, now: Federated[Any, Any, Any, Any], outcome: _Outcome, t: int) -> None:
-        """Add up the uploads of all ranks and update the server's state."""
-        if outcome.packed:
-            wires = self._world.trees(outcome.wire, f"uploads of round {t + 1}")
-            mean = self._sum([now.unpack(wire) for wire in wires], self._weights)
+    def conclude(
+        self,
+        now: Federated[Any, Any, Any, Any],
+        outcome: _Outcome | None,
+        meeting: Meeting,
+        plan: RoundPlan,
+    ) -> None:
+        """Add up the uploads of the ranks that take part and update the server's state.
+
+        `outcome` is None on a rank that takes no part in this round.
+        """
+        weights = plan.weights(meeting.present)
+        if weights:
+            mean = self._mean(now, outcome, meeting, weights, plan.t)
+            self.state = now.update(self.state, mean, plan.cohort(meeting.present))
+        if outcome is not None:
+            self._client = outcome.client
+
+    def _mean(
+        self,
+        now: Federated[Any, Any, Any, Any],
+        outcome: _Outcome | None,
+        meeting: Meeting,
+        weights: dict[int, float],
+        t: int,
+    ) -> Any:
+        if self._packed or not meeting.complete:
+            wire = dry.wire_form(now, self._x0) if outcome is None else outcome.wire
+            wires = meeting.trees(wire, f"uploads of round {t + 1}", list(weights))
+            return weighted_sum([now.unpack(each) for each in wires], list(weights.values()))
+        if outcome is None:
+            own = dry.upload_form(now, self._x0)
         else:
-            own = self._sum([now.unpack(outcome.wire)], [self._weights[self._world.rank]])
-            mean = self._world.sum(own)
-        cohort = Cohort(t=t, population=self._world.size, size=self._world.size, mass=1.0)
-        self.state = now.update(self.state, mean, cohort)
-        self._client = outcome.client
+            share = weights[self._world.rank]
+            own = weighted_sum([now.unpack(outcome.wire)], [share])
+        return self._world.sum(own)
 
     def leave_round(self) -> None:
         """Do nothing, since a client keeps nothing of a round that has failed."""
-
-    @staticmethod
-    def _sum(uploads: list[Any], weights: Sequence[float]) -> Any:
-        """Return the weighted sum of uploads, always in the order of the ranks."""
-        total = tree.map(lambda leaf: leaf * weights[0], uploads[0])
-        for upload, weight in zip(uploads[1:], weights[1:], strict=True):
-            total = tree.map(lambda a, b, w=weight: a + w * b, total, upload)
-        return total
 
     def saved(self) -> dict[str, Any]:
         """Return the states as lists of tensors."""

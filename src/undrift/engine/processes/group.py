@@ -94,30 +94,32 @@ class Processes(World):
 
         return tree.map(gathered, values)
 
-    def trees(self, values: T, label: str) -> list[T]:
-        """Return every process's tree, sent as its bytes to each other process."""
-        leaves = tree.leaves(values)
-        raw = [leaf.detach().cpu().contiguous().flatten().view(torch.uint8) for leaf in leaves]
-        own, sizes = torch.cat(raw), [len(part) for part in raw]
-        others = [rank for rank in range(self.size) if rank != self.rank]
+    @property
+    def store(self) -> Store:
+        """Return the store that all processes share."""
+        return self._store
+
+    def trees(
+        self,
+        values: T,
+        label: str,
+        senders: Sequence[int] | None = None,
+        receivers: Sequence[int] | None = None,
+    ) -> list[T]:
+        """Return every sender's tree, sent as its bytes to each receiver; others need not call."""
+        senders = range(self.size) if senders is None else senders
+        receivers = range(self.size) if receivers is None else receivers
+        targets = [r for r in receivers if r != self.rank] if self.rank in senders else []
+        sources = [r for r in senders if r != self.rank] if self.rank in receivers else []
+        own = _bytes_of(values)
         pending = self.transport.exchange(
-            [Outgoing(rank, label, own) for rank in others],
-            [Incoming(rank, label, len(own)) for rank in others],
+            [Outgoing(rank, label, own) for rank in targets],
+            [Incoming(rank, label, len(own)) for rank in sources],
         )
-        came = dict(zip(others, pending.wait(), strict=True))
-
-        def of(rank: int) -> T:
-            if rank == self.rank:
-                return values
-            parts = torch.split(came[rank].data, sizes)
-            # A part may begin at an address where no float can, so it is copied.
-            typed = [
-                part.clone().view(leaf.dtype).view(leaf.shape).to(leaf.device)
-                for part, leaf in zip(parts, leaves, strict=True)
-            ]
-            return tree.with_leaves(values, typed)
-
-        return [of(rank) for rank in range(self.size)]
+        came = {rank: got.data for rank, got in zip(sources, pending.wait(), strict=True)}
+        trees = {rank: _tree_from(data, values) for rank, data in came.items()}
+        trees[self.rank] = values
+        return [trees[rank] for rank in senders if rank in trees]
 
     def texts(self, text: str) -> list[str]:
         """Return every process's text."""
@@ -238,6 +240,26 @@ class Processes(World):
     def close(self) -> None:
         """Leave the others."""
         self._disconnect()
+
+
+def _bytes_of(values: Any) -> Tensor:
+    """Return the bytes of a tree's tensors, one after another."""
+    leaves = tree.leaves(values)
+    return torch.cat(
+        [leaf.detach().cpu().contiguous().flatten().view(torch.uint8) for leaf in leaves]
+    )
+
+
+def _tree_from(data: Tensor, like: T) -> T:
+    """Return the tree in the form of `like` whose bytes these are."""
+    leaves = tree.leaves(like)
+    parts = torch.split(data, [leaf.nbytes for leaf in leaves])
+    # A part may begin at an address where no float can, so it is copied.
+    typed = [
+        part.clone().view(leaf.dtype).view(leaf.shape).to(leaf.device)
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return tree.with_leaves(like, typed)
 
 
 def ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list[int]]:

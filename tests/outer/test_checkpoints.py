@@ -1,0 +1,86 @@
+"""Checkpoints at meetings, and jobs that go on after a kill."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import undrift as ud
+from tests.jobs import __file__ as jobs
+from tests.support import outer as support
+from tests.support.outer import after, batch, vector
+from tests.support.system import ROOT
+
+JOB = Path(jobs).parent / "outer_restart.py"
+
+
+def test_a_saved_meeting_is_gone_on_from(tmp_path: Path) -> None:
+    model = support.net()
+    outer = ud.Outer(model, ud.Scaffold(lr=0.1), every=2)
+    assert outer.resume(tmp_path) is None
+    for _ in range(3):
+        after(outer, model, 2)
+        outer.save(tmp_path, epoch=outer.t)
+    assert len(list(tmp_path.glob("outer-*.pt"))) == 2
+    expected = after(outer, model, 4)
+    other = support.net(seed=4)
+    loaded = ud.Outer(other, ud.Scaffold(lr=0.1), every=2)
+    assert loaded.resume(tmp_path) == {"epoch": 3}
+    assert (loaded.t, loaded.steps) == (3, 6)
+    assert torch.equal(after(loaded, other, 4), expected)
+
+
+def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
+    model = support.net()
+    outer = ud.Outer(model, ud.FedAvg(lr=0.1), every=1)
+    for _ in range(2):
+        after(outer, model, 1)
+        outer.save(tmp_path)
+    newest = sorted(tmp_path.glob("outer-*.pt"))[-1]
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert outer.resume(tmp_path) == {}
+    assert outer.t == 1
+    newest.with_name("outer-0000000001-rank-0.pt").unlink()
+    assert outer.resume(tmp_path) is None
+
+
+def test_the_middle_of_a_round_is_no_meeting(tmp_path: Path) -> None:
+    model = support.net()
+    outer = ud.Outer(model, ud.FedAvg(lr=0.1), every=2)
+    outer.step(support.closure_of(model, batch()))
+    with pytest.raises(ValueError, match=r"Outer.save needs a meeting, .* got the middle of one"):
+        outer.save(tmp_path)
+    outer.step(support.closure_of(model, batch()))
+    outer.save(tmp_path)
+    assert torch.equal(vector(model), outer.server.x)
+
+
+def torchrun(folder: Path, killed_at: int) -> tuple[str, str]:
+    """Return the hash of the model at the end and the number of the last attempt."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.2"]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    ended = subprocess.run(
+        [*command, str(JOB), str(folder), str(killed_at)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    found = re.search(r"hash (\w+) attempt (\d)", ended.stdout)
+    assert found is not None, ended.stdout
+    return found[1], found[2]
+
+
+@pytest.mark.long
+def test_a_killed_job_ends_with_the_uninterrupted_hash(tmp_path: Path) -> None:
+    whole, attempt = torchrun(tmp_path / "whole", -1)
+    assert attempt == "0"
+    assert torchrun(tmp_path / "killed", 3) == (whole, "1")

@@ -1,0 +1,113 @@
+"""Outer under Lightning, and with a Hugging Face model of a local configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import undrift as ud
+from tests.support import outer as support
+from tests.support.outer import after, batch, vector
+
+needs_lightning = pytest.mark.skipif(
+    importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
+)
+STEPS = 7
+
+
+def module_of(net: nn.Module, make: Any) -> Any:
+    """Return a Lightning module that trains the net with the optimisers that `make` returns."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, data: Any, k: int) -> Tensor:
+            return cross_entropy(self.net(data[0]), data[1])
+
+        def configure_optimizers(self) -> Any:
+            return make(self.net)
+
+    return Module()
+
+
+def fit(net: nn.Module, make: Any, **options: Any) -> None:
+    import lightning
+
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=1, enable_model_summary=False, **quiet, **options
+    )
+    trainer.fit(module_of(net, make), [batch(k) for k in range(STEPS)])
+
+
+@needs_lightning
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", [ud.FedSpeed(lr=0.1), ud.Scaffold(lr=0.1)], ids=repr)
+def test_lightning_drives_it_as_a_loop_of_ones_own(method: Any) -> None:
+    net, plain, made = support.net(), support.net(), []
+
+    def make(net: nn.Module) -> Any:
+        made.append(ud.Outer(net, method, every=3))
+        return made[0]
+
+    fit(net, make)
+    own = ud.Outer(plain, method, every=3)
+    assert torch.allclose(vector(net), after(own, plain, STEPS), rtol=0, atol=1e-14)
+    assert (made[0].t, made[0].steps) == (2, STEPS)
+
+
+@needs_lightning
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_schedules_an_inner_optimiser_at_every_step() -> None:
+    net, plain = support.net(), support.net()
+
+    def make(net: nn.Module) -> Any:
+        inner = torch.optim.AdamW(net.parameters(), lr=0.02)
+        outer = ud.Outer(net, ud.FedAvg(lr=1.0), every=3, inner=inner)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(outer, 0.8)
+        return [outer], [{"scheduler": scheduler, "interval": "step"}]
+
+    fit(net, make)
+    optimiser = torch.optim.AdamW(plain.parameters(), lr=0.02)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.8)
+    for k in range(STEPS):
+        optimiser.zero_grad()
+        support.closure_of(plain, batch(k))()
+        optimiser.step()
+        scheduler.step()
+    assert torch.allclose(vector(net), vector(plain), rtol=0, atol=1e-13)
+
+
+def test_a_hugging_face_model_trains_with_its_tied_weights() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_layer=1,
+        n_head=2,
+        n_embd=16,
+        vocab_size=24,
+        n_positions=16,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    codes = torch.arange(16).repeat(4, 1) % 5
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    outer = ud.Outer(model, ud.DiLoCo(lr=1.0), every=5, inner=inner)
+
+    def closure() -> Tensor:
+        loss = model(input_ids=codes, labels=codes).loss
+        loss.backward()
+        return loss
+
+    losses = [float(outer.step(closure).detach()) for _ in range(30)]
+    assert losses[-1] < 0.7 * losses[0]
+    assert model.lm_head.weight is model.transformer.wte.weight
