@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from undrift.engine.processes.elastic import rank
 from undrift.engine.processes.rendezvous import restarted
+from undrift.report.progress import test_text
 from undrift.results.record import Record, Totals
 from undrift.results.trial import Trial
 from undrift.runs.jobs import Job
@@ -41,7 +42,7 @@ class ProgressBar(Observer):
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("last accuracy {task.fields[accuracy]}"),
+            TextColumn("last {task.fields[test]}"),
             TextColumn("{task.fields[seconds]}"),
             TimeRemainingColumn(),
             console=self._console,
@@ -66,7 +67,7 @@ class ProgressBar(Observer):
             self._say(f"{cls.__name__} communicates at every step: one step a round.")
         if self._lines is not None:
             self._lines.plan(rounds)
-        self._task = self._bar.add_task("", total=rounds, accuracy="-", seconds="")
+        self._task = self._bar.add_task("", total=rounds, test="accuracy -", seconds="")
         self._bar.start()
 
     def begin(self, job: Job, begun: Begun) -> None:
@@ -79,8 +80,8 @@ class ProgressBar(Observer):
         self._bar.update(self._task, description=escape(self._label(job)), advance=begun.round)
 
     def add(self, job: Job, record: Record) -> None:
-        if record.accuracy is not None:  # A round without a test leaves that of the last.
-            self._bar.update(self._task, accuracy=f"{100 * record.accuracy:.2f} %")
+        if record.loss is not None:  # A round without a test leaves that of the last.
+            self._bar.update(self._task, test=test_text(record))
         self._spent.add(record)
         training, tests = self._spent.seconds, self._spent.evaluation_seconds
         seconds = f"{training + tests:.0f} s: {training:.0f} + {tests:.0f} tests"
@@ -134,7 +135,7 @@ class ProgressLines:
 
     def __init__(self) -> None:
         self._said = time.monotonic()
-        self._jobs: dict[str, tuple[Job, int, str]] = {}  # each with its round and last accuracy
+        self._jobs: dict[str, tuple[Job, int, str]] = {}  # each with its round and last test
         self.plan(0)
 
     def plan(self, rounds: int) -> None:
@@ -148,10 +149,10 @@ class ProgressLines:
 
     def add(self, job: Job, record: Record) -> str | None:
         """Hear of a round, and return a line if the last is a minute ago."""
-        _, _, accuracy = self._jobs[job.name]
-        if record.accuracy is not None:
-            accuracy = f", accuracy {100 * record.accuracy:.2f} %"
-        self._jobs[job.name] = (job, record.round, accuracy)
+        _, _, test = self._jobs[job.name]
+        if record.loss is not None:
+            test = f", {test_text(record)}"
+        self._jobs[job.name] = (job, record.round, test)
         self._left, self._run = self._left - 1, self._run + 1
         now = time.monotonic()
         if now - self._said < SECONDS:
@@ -167,9 +168,9 @@ class ProgressLines:
         self._left -= rounds - round
 
 
-def _how_far(job: Job, round: int, accuracy: str) -> str:
+def _how_far(job: Job, round: int, test: str) -> str:
     rounds = job.experiment.training.rounds
-    return f"{job.label}, seed {job.seed}: round {round} of {rounds}{accuracy}"
+    return f"{job.label}, seed {job.seed}: round {round} of {rounds}{test}"
 
 
 def _in_words(seconds: float) -> str:
