@@ -45,11 +45,11 @@ def call(
 @pytest.fixture
 def empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the data of this machine's user, packages and checkout; make a cache of its own."""
-    from undrift.data import datasets
+    from undrift.data import places
 
     monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("UNDRIFT_DATA", raising=False)
-    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "no-package")
-    monkeypatch.setattr(datasets, "CHECKOUT", tmp_path / "no-checkout")
+    monkeypatch.setattr(places, "DEBIAN", tmp_path / "no-package")
+    monkeypatch.setattr(places, "CHECKOUT", tmp_path / "no-checkout")
     for variable in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(variable, raising=False)

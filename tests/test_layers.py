@@ -16,7 +16,7 @@ from tests.support.system import ROOT
 
 PACKAGE = ROOT / "src" / "undrift"
 # Modules of the root that anyone may import.
-BASE = "builder check core errors field_help files keyed tree untrusted"
+BASE = "builder check core errors field_help files keyed tree untrusted usercode"
 ENGINE_BASE = "participation plan world"  # the bottom of engine/: who, how much, on which rank
 
 ALLOWED = {

@@ -41,7 +41,7 @@ from undrift.data.formats.imdb import read_imdb
 from undrift.data.formats.leaf import read_femnist, read_leaf_shakespeare
 from undrift.data.formats.libsvm import read_libsvm
 from undrift.data.formats.shakespeare import read_shakespeare
-from undrift.data.formats.table import read_table
+from undrift.data.tables.read import read_table
 from undrift.engine.checkpoint import store
 from undrift.engine.processes.transport import announced_length
 from undrift.errors import UndriftError

@@ -1,14 +1,7 @@
 """The errors undrift raises besides `ValueError`, and imports that fail with a sentence."""
 
-import hashlib
 import importlib
-import importlib.util
-import sys
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
-
-from undrift.check import nearest, require
 
 
 class UndriftError(Exception):
@@ -81,57 +74,6 @@ def optional(name: str, who: str, extra: str, package: str = "") -> Any:
             f"{who} needs the package {package or name.partition('.')[0]}, which is not installed; "
             f"pip install 'undrift[{extra}]'."
         ) from error
-
-
-def import_object(text: str, who: str) -> Any:
-    """Return the object that `module:Name` or `folder/file.py:Name` names.
-
-    Modules are looked for in the current folder, too; `who` begins the sentence of an error.
-    """
-    place, _, name = text.rpartition(":")
-    require(bool(place and name), who, "its name, or module:Class", text)
-    try:
-        if place.endswith(".py"):
-            module = _import_file(Path(place).resolve(), who)
-        else:
-            module = _import_from_here(place)
-    except ValueError:
-        raise
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{who} needs an importable module, got {place!r}: {error}; start from its folder."
-        ) from error
-    except Exception as error:  # a user's module may raise anything when it is imported
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{who} needs an importable module, got {place!r}: {reason}.") from error
-    value = getattr(module, name, None)
-    if value is None:
-        classes = [key for key, each in vars(module).items() if isinstance(each, type)]
-        raise ValueError(f"{place} has no {name!r}{nearest(name, classes)}.")
-    return value
-
-
-def _import_from_here(name: str) -> Any:
-    """Return a module, which may lie in the current folder."""
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return importlib.import_module(name)
-
-
-@lru_cache(maxsize=64)  # a file that is named twice must give the same class
-def _import_file(path: Path, who: str) -> Any:
-    """Return the module that a Python file makes."""
-    require(path.is_file(), who, "a file that is there", str(path))
-    # The hash is part of the name, because two folders may have files of the same name.
-    name = f"undrift_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{who} needs a Python file, got {str(path)!r}.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def import_or_none(name: str) -> Any:

@@ -243,7 +243,9 @@ clients = 6
 [training]
 rounds = 2
 """)
-    code, out, err = call("run", str(own), "--quiet", "--json", "--out", str(tmp_path / "x"))
+    code, out, err = call(
+        "run", str(own), "--trust", "--quiet", "--json", "--out", str(tmp_path / "x")
+    )
     assert code == 0, err
     assert json.loads(out.splitlines()[-1])["method"] == "Heavy"
 

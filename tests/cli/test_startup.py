@@ -27,6 +27,7 @@ from undrift.config.experiment import Experiment
 from undrift.config.hyperparameters import DEFAULT_LR, METHODS, without_none
 from undrift.engine.processes import rendezvous
 from undrift.field_help import field_help
+from undrift.optim.rules import RULES
 
 OPTIONAL = {"matplotlib", "optuna", "transformers", "datasets", "sklearn", "pandas", "jinja2"}
 UNASKED = {"networkx", "pydantic", "typer", "rich", "PIL"} | OPTIONAL
@@ -46,6 +47,7 @@ COMMANDS = (
     "data",
     "check",
     "export",
+    "predict",
     "schema",
 )
 
@@ -185,9 +187,22 @@ def test_a_module_that_lacks_another_says_which(
         _ = ud.lacking
 
 
-def test_names_json_is_made_from_the_classes() -> None:
-    fresh = generate.NAMES.read_text(encoding="utf-8") == generate.names_json()
-    assert fresh, "src/undrift/cli/names.json is stale; run `make names`"
+def test_files_that_commands_read_are_made_from_the_classes() -> None:
+    for path, text in generate.written_files().items():
+        fresh = path.is_file() and path.read_text(encoding="utf-8") == text
+        assert fresh, f"{path} is stale; run `make names`"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["init"], ["schema"], ["data", "list"]], ids=lambda words: " ".join(words)
+)
+def test_commands_that_need_no_torch_do_not_import_it(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    modules, out = called(*arguments, UNDRIFT_CACHE=str(tmp_path))
+    assert not modules & (TORCH | {"pydantic"})
+    assert out or (tmp_path / "experiment.toml").is_file()
 
 
 def test_docs_tables_are_made_from_the_classes() -> None:
@@ -219,7 +234,7 @@ def test_flags_are_the_class_s_fields(method: str) -> None:
         assert kind is str
         assert flag.default == ("none" if default is None else str(default))
         hint, optional = without_none(hints[field.name])
-        words = "|".join(get_args(hint)) or "sgd|momentum|adam"  # a choice, or a rule
+        words = "|".join(get_args(hint)) or "|".join(RULES)  # a choice, or a rule
         shown = "NUMBER" if hint in (float, int) else words
         assert option.metavar == shown + ("|none" if optional else "")
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from undrift.algorithms.compressed import Compressed
 from undrift.algorithms.fedavg import FedAvg
+from undrift.cli.init import experiment_template
 from undrift.comm.codecs import QSGD, ScaledSign, TopK
 from undrift.config.experiment import Experiment, Method, from_text, parse_changes
 from undrift.config.hyperparameters import METHODS, build, method_class, without_none
 from undrift.config.schema import json_schema
-from undrift.config.template import experiment_template
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.optim.rules import Momentum, Rule
 from undrift.optim.schedules import Schedule, exponential, piecewise, staircase

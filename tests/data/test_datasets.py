@@ -134,9 +134,7 @@ def test_the_second_time_comes_from_the_cache(
         raise AssertionError("read again")
 
     about = datasets.PUBLISHED["mnist"]
-    monkeypatch.setitem(
-        datasets.PUBLISHED, "mnist", datasets.Published(never, about.folders, about.files)
-    )
+    monkeypatch.setitem(datasets.PUBLISHED, "mnist", datasets.Published(never, about.place))
     second = ud.data.load("mnist", tmp_path)
     assert torch.equal(first.stored_train[0], second.stored_train[0])
     write_mnist(tmp_path / "mnist", seed=9)  # other content: read anew

@@ -25,12 +25,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.system import SHARED
-from undrift.data.formats import archive, cifar, images, packed, table
+from undrift.data.formats import archive, cifar, images, packed
 from undrift.data.formats.cifar import read_cifar10, read_cifar100
 from undrift.data.formats.idx import read_idx, read_mnist
 from undrift.data.formats.images import read_image_folder, read_image_table, read_tiny_imagenet
 from undrift.data.formats.libsvm import read_a9a, read_libsvm
-from undrift.data.formats.table import read_table
 from undrift.data.stored import Stored
 from undrift.errors import DataError, UndriftError
 
@@ -1016,116 +1015,6 @@ def people(count: int = 40) -> list[list[object]]:
         [int(rng.integers(18, 80)), jobs[i % 3], cities[i % 2], (10, 9, 2)[i * i % 3]]
         for i in range(count)
     ]
-
-
-def test_table(tmp_path: Path) -> None:
-    rows = people()
-    path = write_csv(tmp_path / "people.csv", PEOPLE, rows)
-    data = read_table(path, target="grade", client="city", test_fraction=0.25, seed=3)
-    assert_sound(data)
-    assert len(data.train) == 30
-    assert len(data.test) == 10
-    assert data.labels == ("9", "10")  # i * i % 3 is 0 or 1; numbers are sorted as numbers
-    assert data.names == ("Bonn", "Ulm")
-    assert data.train.inputs.shape == (30, 4)  # age, then cook, nurse, smith
-    age = data.train.inputs[:, 0].astype(float)
-    assert abs(age.mean()) < 1e-6
-    assert abs(age.std() - 1) < 1e-6
-    # Undo the encoding: the parts together hold every row of the file once.
-    ages = [row[0] for row in rows]
-    known = sorted(
-        (*row[1:4],) for row in zip(ages, *zip(*[r[1:] for r in rows], strict=True), strict=True)
-    )
-    decoded = []
-    for part in (data.train, data.test):
-        assert part.owners is not None
-        for x, y, owner in zip(part.inputs, part.targets, part.owners, strict=True):
-            job = ("cook", "nurse", "smith")[int(x[1:].argmax())]
-            assert x[1:].sum() == 1
-            decoded.append((job, data.names[owner], int(data.labels[y])))
-    assert sorted(decoded) == known
-    both = np.concatenate([data.train.inputs[:, 0], data.test.inputs[:, 0]]).astype(float)
-    a, b = np.polyfit(np.sort(both), np.sort(ages), 1)  # one affine map gives all ages back
-    assert np.abs(np.sort(both) * a + b - np.sort(ages)).max() < 1e-3
-
-
-def test_the_split_is_keyed_by_the_seed(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "p.csv", ["x", "y"], [[i, i % 2] for i in range(50)])
-    first, again, other = (read_table(path, target="y", seed=s) for s in (1, 1, 2))
-    assert np.array_equal(first.test.inputs, again.test.inputs)
-    assert not np.array_equal(first.test.inputs, other.test.inputs)
-    train, test = table.split(50, 0.2, 1)
-    assert len(test) == 10
-    assert sorted([*train, *test]) == list(range(50))
-    for size, fraction in ((2, 0.01), (2, 0.99), (3, 0.5)):
-        assert all(len(part) for part in table.split(size, fraction, 0))
-
-
-def test_constant_columns_become_zero(tmp_path: Path) -> None:
-    # The rounded deviation of 24 times 0.1 is not zero but 1.4e-17.
-    rows: list[list[object]] = [[0.1, i, i % 2] for i in range(30)]
-    data = read_table(write_csv(tmp_path / "c.csv", ["c", "x", "y"], rows), target="y")
-    assert np.abs(data.train.inputs[:, 0]).max() < 1e-6
-
-
-def test_table_with_quotes_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "q.csv"
-    text = '\ufeffx,"the job",y\r\n1,"a, b",no\r\n\r\n 2 ,"c\nd",yes\r\n3,"a, b",no\r\n'
-    path.write_bytes(text.encode())
-    data = read_table(path, target="y", test_fraction=0.34)
-    assert data.labels == ("no", "yes")
-    assert data.train.inputs.shape == (2, 3)
-
-
-BAD_TABLES = {
-    "empty": ("", "", "empty file"),
-    "one-row": ("x,y\n1,2\n", "", "at least 2"),
-    "twice": ("x,x,y\n1,2,3\n", "", "'x' twice"),
-    "no-name": ("x,,y\n1,2,3\n", "", "name for every column"),
-    "ragged": ("x,y\n1,2\n1,2,3\n", ", line 3", "2 cells"),
-    "label-missing": ("x,y\n1,a\n2,\n3,b\n", ", line 3", "column 'y'"),
-    "label-blank": ("x,y\n1,a\n2,  \n3,b\n", ", line 3", "column 'y'"),
-    "cell-missing": ("x,y\n1,a\n,b\n3,b\n", ", line 3", "column 'x'"),
-    "cell-text": ("x,y\n1,a\n2,b\n\nlots,b\n", ", line 5", "'lots'"),
-    "cell-underscore": ("x,y\n1,a\n1_0,b\n", ", line 3", "'1_0'"),
-    "cell-nan": ("x,y\n1,a\nnan,b\n", ", line 3", "'nan'"),
-    "cell-huge": ("x,y\n1,a\n2,b\n1e308,b\n-1e308,a\n", ", line", "range"),
-    "quote": ('x,y\n1,"a"b\n2,b\n', ", line 2", "CSV"),
-    "no-feature": ("y\na\nb\n", "", "features"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_TABLES)
-def test_bad_tables_are_refused(tmp_path: Path, case: str) -> None:
-    text, where, clue = BAD_TABLES[case]
-    path = tmp_path / "t.csv"
-    path.write_text(text)
-    with pytest.raises(DataError) as error:
-        read_table(path, target="y")
-    assert_says(error, f"{path}{where}", clue)
-
-
-def test_bad_table_arguments_are_refused(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "people.csv", PEOPLE, people())
-    with pytest.raises(ValueError, match="nearest is 'grade'"):
-        read_table(path, target="grades")
-    with pytest.raises(ValueError, match="client to be one of"):
-        read_table(path, target="grade", client="town")
-    with pytest.raises(ValueError, match="different columns"):
-        read_table(path, target="grade", client="grade")
-    for fraction in (0, 1, -0.1, float("nan")):
-        with pytest.raises(ValueError, match="test_fraction in"):
-            read_table(path, target="grade", test_fraction=fraction)
-    with pytest.raises(DataError) as error:
-        read_table(tmp_path / "absent.csv", target="grade")
-    assert_says(error, tmp_path / "absent.csv")
-    path.write_bytes(b"x,y\n\xff,1\n2,2\n")
-    with pytest.raises(DataError, match="UTF-8"):
-        read_table(path, target="y")
-    write_csv(path, ["name", "y"], [[f"n{i}x", i % 2] for i in range(1001)])
-    with pytest.raises(DataError) as error:
-        read_table(path, target="y")
-    assert_says(error, path, "1,001")
 
 
 def test_image_table(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from undrift.results.metrics import ema
 from undrift.results.record import Record
 from undrift.results.trial import Journal, Trial
 from undrift.runs import build
+from undrift.runs import load as load_module
 from undrift.runs.folder import read
 
 __all__ = ["shipped"]
@@ -93,15 +94,15 @@ def halve_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load("digits")
     half = tuple(each[: len(each) // 2] for each in whole.stored_train)
     smaller = replace(whole, stored_train=half)
-    monkeypatch.setattr("undrift.runs.build.load", lambda name, folder: smaller)
-    build.load_dataset.cache_clear()
+    monkeypatch.setattr("undrift.runs.load.load", lambda name, folder: smaller)
+    load_module._load.cache_clear()
     build.build_clients.cache_clear()
 
 
 @pytest.fixture
 def whole_data_again() -> Iterator[None]:
     yield
-    build.load_dataset.cache_clear()
+    load_module._load.cache_clear()
     build.build_clients.cache_clear()
 
 
@@ -290,7 +291,7 @@ def test_too_few_natural_clients_are_told_apart_from_no_data(
         (tmp_path / "femnist" / part).mkdir(parents=True)
         (tmp_path / "femnist" / part / "all.json").write_text(content)
     monkeypatch.setenv("UNDRIFT_DATA", str(tmp_path))
-    build.load_dataset.cache_clear()
+    load_module._load.cache_clear()
     code, _, err = undrift(capsys, monkeypatch, "papers", "run", "fedacg/table9", "--scale", "full")
     assert code == 2
     place = (tmp_path / "femnist").resolve()
@@ -301,7 +302,7 @@ def test_too_few_natural_clients_are_told_apart_from_no_data(
     assert listed["lacks"] == {"femnist": "2 of 3 natural clients here"}
     _, out, _ = undrift(capsys, monkeypatch, "papers", "list")
     assert "femnist (2 of 3 natural clients here)" in " ".join(out.replace("│", " ").split())
-    build.load_dataset.cache_clear()
+    load_module._load.cache_clear()
 
 
 def test_a_damaged_file_of_results_is_named(shipped: Path, tmp_path: Path) -> None:

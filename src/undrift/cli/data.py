@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from undrift.data import Dataset
+    from undrift.data.tables.preprocessing import Preprocessing
 
 SHOWN_CLIENTS = 20  # The table has so many clients; the picture has all of them.
 SHOWN_LABELS = 20
+WIDTH = 200  # of a list where there is no terminal
 
 data_app = typer.Typer(
     no_args_is_help=True,
@@ -38,22 +40,23 @@ data_app = typer.Typer(
 @data_app.command("list")
 def list_data(data_dir: DataDirOption = None) -> None:
     """List all data sets by name, and where they are on this machine."""
+    from rich.console import Console
     from rich.table import Table
 
-    from undrift.data import NAMES
-    from undrift.report.terminal import wide_console
+    from undrift.data.places import NAMES
 
     shown = Table("name", "where", title="Data sets")
     for name in NAMES:
         shown.add_row(name, _where(name, data_dir))
-    wide_console().print(shown)
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDTH)).print(shown)
 
 
 def _where(name: str, data_dir: Any) -> str:
-    from undrift.data.datasets import PUBLISHED, find
+    from undrift.data.places import PLACES, find
     from undrift.data.remotes import BY_HAND, REMOTES
 
-    if name not in PUBLISHED:
+    if name not in PLACES:
         return "embedded"
     folder = find(name, data_dir)
     if folder is not None:
@@ -66,7 +69,12 @@ def _where(name: str, data_dir: Any) -> str:
 
 @data_app.command("show")
 def show_data(
-    name: Annotated[str, typer.Argument(help="A name, as `undrift data list` shows it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A name, as `undrift data list` shows it, or a table, patients.csv:target=died."
+        ),
+    ],
     clients: ClientsOption = None,
     partition: PartitionOption = "dirichlet",
     dirichlet: DirichletOption = None,
@@ -78,31 +86,63 @@ def show_data(
 ) -> None:
     """Show sizes and labels of the clients, and draw their heat map."""
     from undrift.config.experiment import Experiment
+    from undrift.config.shorthand import parse_data
     from undrift.report import plots
     from undrift.report.terminal import say_missing, wide_console
     from undrift.results.filenames import PARTITION
-    from undrift.runs.build import build_clients, load_dataset
+    from undrift.runs.build import build_clients
     from undrift.runs.folder import choose_folder, claim
+    from undrift.runs.load import load_dataset
     from undrift.runs.partition import label_counts
     from undrift.runs.spelling import FLAGS
 
     form = with_dirichlet(partition, dirichlet)
-    values = {"name": name, "folder": data_dir, "clients": clients, "partition": form}
+    own = parse_data(name)
+    values = {**own, "folder": data_dir, "clients": clients, "partition": form}
+    if "path" in own and partition == "dirichlet" and dirichlet is None:
+        del values["partition"]
     section = Experiment.of({"methods": [{"name": "fedavg"}], "data": values}).data
-    data, parts = load_dataset(name, data_dir), build_clients(section, seed)
-    counts = label_counts(parts, data.classes)
-    folder = choose_folder(out, f"data-{name}")
-    claim(folder, force=force, spelling=FLAGS)
+    data, parts = load_dataset(section), build_clients(section, seed)
     console = wide_console(stderr=as_json)
+    if data.preprocessing is not None:
+        _columns(data.preprocessing, console)
+    if parts.targets.is_floating_point():
+        console.print(f"{data!r}\n{parts!r}", highlight=False)
+        return
+    counts = label_counts(parts, data.classes)
+    folder = choose_folder(out, f"data-{section.title}")
+    claim(folder, force=force, spelling=FLAGS)
     console.print(repr(data), highlight=False)
     _table(data, counts, console)
-    title = f"{name}, {partition}, {len(parts)} clients"
+    title = f"{section.title}, {section.partition}, {len(parts)} clients"
     if plots.partition(counts, folder / PARTITION, title):
         console.print(f"Heat map: {folder / PARTITION}", highlight=False)
     else:
         say_missing("picture", "matplotlib", console)
     if as_json:
         print(json.dumps({"sizes": parts.sizes.tolist(), "labels": counts.tolist()}))
+
+
+def _columns(preprocessing: Preprocessing, console: Console) -> None:
+    """Print what each column of a table is."""
+    from rich.table import Table
+
+    from undrift.data.tables.preprocessing import NumberColumn
+
+    shown = Table("column", "kind", "as the model sees it", title="Columns")
+    for column in preprocessing.columns:
+        if isinstance(column, NumberColumn):
+            scaled = f"(value - {column.mean:.4g}) / {column.scale:.4g}"
+            shown.add_row(column.name, "number", scaled)
+        else:
+            some = ", ".join(column.categories[:5]) + (
+                ", ..." if len(column.categories) > 5 else ""
+            )
+            shown.add_row(column.name, "category", f"{len(column.categories)}: {some}")
+    target = preprocessing.target
+    classes = f"{len(target.classes)} classes: {', '.join(target.classes[:5])}"
+    shown.add_row(target.name, "target", classes if target.classes else "regression, scaled")
+    console.print(shown)
 
 
 def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:

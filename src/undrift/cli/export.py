@@ -1,11 +1,13 @@
 """`undrift export`: a run's model for other programs."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from undrift.check import require, require_choice
+from undrift.cli.options import TrustOption
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +24,7 @@ def export(
     trial: Annotated[
         str | None, typer.Option(help="Which of several, by the name of its files.")
     ] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Write a trained model as safetensors, or as ONNX.
 
@@ -32,7 +35,8 @@ def export(
     from undrift.results.export import OWN_METADATA, load_safetensors, save_onnx, save_safetensors
     from undrift.results.filenames import MODEL
     from undrift.runs.build import build_clients, build_model
-    from undrift.runs.folder import read
+    from undrift.runs.folder import read, trusted_experiment
+    from undrift.usercode.names import places_in
 
     results = read(folder, "export")
     saved = sorted(path.name for path in folder.glob(f"*{MODEL}"))
@@ -48,7 +52,7 @@ def export(
     require_choice("export", "--trial", name, saved)
     if results.experiment is None:
         raise ValueError(f"export needs experiment.toml in {str(folder)!r}, which says the model.")
-    experiment = results.experiment
+    experiment = trusted_experiment(folder, trust or places_in(sys.argv[1:]))
     seed = experiment.seeds[0]
     path = out or Path("model.safetensors")
     require(force or not path.exists(), "export", "a new file", str(path), "or say --force")

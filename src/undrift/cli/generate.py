@@ -1,8 +1,8 @@
 """Write what is known about methods where it cannot be read from their classes: `make names`.
 
-names.json feeds help and completion, which must not wait for torch. README.md and docs/methods.md
-list the methods, and each page of docs/algorithms its method's parameters, between two markers. A
-method without a page gets one.
+names.json feeds help and completion, template.json and schema.json feed `undrift init`, `schema`;
+none of them may wait for torch. README.md and docs/methods.md list the methods, and each page of
+docs/algorithms its method's parameters, between two markers. A method without a page gets one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from undrift import data, fleet, models
 from undrift.algorithms import ALGORITHMS
+from undrift.cli.init import SCHEMA, TEMPLATE
 from undrift.config.hyperparameters import (
     DEFAULT_LR,
     METHODS,
@@ -22,6 +23,8 @@ from undrift.config.hyperparameters import (
     parameters_of,
     summary_of,
 )
+from undrift.config.schema import json_schema
+from undrift.config.template import method_lines, section_lines
 from undrift.report.catalogue import citation
 
 NAMES = Path(__file__).with_name("names.json")
@@ -39,6 +42,21 @@ def names_json() -> str:
         "methods": {name: _method(cls) for name, cls in METHODS.items()},
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def written_files() -> dict[Path, str]:
+    """Return the text of every file that commands read instead of the classes."""
+    template = {
+        "sections": {
+            "server": section_lines(server=True),
+            "peers": section_lines(server=False),
+        },
+        "methods": {name: method_lines(name) for name in METHODS},
+    }
+    texts = {TEMPLATE: template, SCHEMA: json_schema()}
+    return {NAMES: names_json()} | {
+        path: json.dumps(content, indent=1) + "\n" for path, content in texts.items()
+    }
 
 
 def _method(cls: Any) -> dict[str, Any]:
@@ -122,9 +140,8 @@ def _families() -> str:
 
 
 def main() -> None:
-    """Write names.json and the generated parts of the pages."""
-    NAMES.write_text(names_json(), encoding="utf-8")
-    for path, text in pages().items():
+    """Write what commands read instead of the classes, and the generated parts of the pages."""
+    for path, text in {**written_files(), **pages()}.items():
         path.write_text(text, encoding="utf-8")
 
 

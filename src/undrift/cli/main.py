@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from undrift import __version__
-from undrift.cli import check, compare, export, init, report, sweep
+from undrift.cli import check, compare, export, init, predict, report, sweep
 from undrift.cli import list as listing
 from undrift.cli.data import data_app
 from undrift.cli.foreign import MethodCommand
@@ -55,6 +55,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(papers_app, name="papers")
 app.command("check")(check.check)
 app.command("export")(export.export)
+app.command("predict")(predict.predict)
 app.command("schema")(init.schema)
 
 

@@ -15,6 +15,7 @@ _NAMES: dict[str, Any] = json.loads(
 )
 
 SUMMARIES: dict[str, str] = {name: each["summary"] for name, each in _NAMES["methods"].items()}
+FAMILIES: dict[str, str] = {name: each["family"] for name, each in _NAMES["methods"].items()}
 FILE_SUMMARY = (
     "Run what an experiment's file says: every method with every seed, in every cell of its sweep."
 )

@@ -9,7 +9,15 @@ from undrift.cli.names import DATA_SETS, FLEETS, MODELS
 
 DATA, TRAINING, OUTPUT = "Data and clients", "Training", "Output"
 FLEET, PROCESSES = "Fleet (simulated devices)", "Processes"
-DataOption = Annotated[str, typer.Option(help=f"{DATA_SETS}.", rich_help_panel=DATA)]
+DataOption = Annotated[
+    str,
+    typer.Option(
+        help=f"{DATA_SETS}; a table of your own, patients.csv:target=died,client=site (further: "
+        "task, drop=a+b, categorical, missing=impute, separator, decimal, test_fraction); or code "
+        "that returns data, mine.py:load.",
+        rich_help_panel=DATA,
+    ),
+]
 DataDirOption = Annotated[
     Path | None,
     typer.Option(
@@ -19,7 +27,11 @@ DataDirOption = Annotated[
 ]
 ModelOption = Annotated[
     str,
-    typer.Option(help=f"{MODELS}; options as in resnet18-gn:stem=7.", rich_help_panel=DATA),
+    typer.Option(
+        help=f"{MODELS}; options as in resnet18-gn:stem=7. Or your own, mine.py:Net, with options "
+        "as in mine.py:Net:hidden=64.",
+        rich_help_panel=DATA,
+    ),
 ]
 ClientsOption = Annotated[
     int | None,
@@ -272,6 +284,13 @@ OnlyOption = Annotated[
     typer.Option(
         "--only",
         help="Run this method's part, by name or label; may be repeated. --resume runs the rest.",
+    ),
+]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run code that the file or folder names, such as mine.py:Net. Read the code first.",
     ),
 ]
 ResumeOption = Annotated[

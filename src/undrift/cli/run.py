@@ -131,14 +131,16 @@ def read_file(file: Path | None, changes: FileChanges, output: Output) -> "Exper
             f"{'neither' if file is None else 'both'}; `undrift init` writes a file."
         )
     if resume is None:
-        return Experiment.read(file or Path()).changed(parse_changes(changes.changes))
+        return Experiment.read(file or Path(), trust=changes.trust).changed(
+            parse_changes(changes.changes)
+        )
     if changes.changes:
         raise ValueError(
             "--resume needs the experiment as it was, got --set; start anew with "
             f"undrift run {resume / 'experiment.toml'} --set {changes.changes[0]}."
         )
     require(output.out is None, "--resume", "no --out, it goes on in its folder", str(output.out))
-    return read_experiment(resume, FLAGS)
+    return read_experiment(resume, FLAGS, changes.trust)
 
 
 def run_and_print(experiment: "Experiment", name: str, output: Output, **options: Any) -> None:

@@ -6,6 +6,7 @@ sections, repeated here because help must not wait for pydantic and torch; a tes
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ from undrift.cli.options import (
     TrackOption,
     TrainLossOption,
     TrainSamplesOption,
+    TrustOption,
     ValidationOption,
     VerboseOption,
     WeightDecayOption,
@@ -72,6 +74,7 @@ from undrift.cli.options import (
     WorkOption,
 )
 from undrift.engine.processes.interrupts import signal_of
+from undrift.usercode.names import places_in
 
 FIELDS = {  # option -> the field of an experiment that it sets
     "data": "data.name",
@@ -165,8 +168,9 @@ def experiment_options(
 ) -> dict[str, Any]:
     """Return the sections of an experiment that these options are, without its methods."""
     values = dict(locals())
-    from undrift.config.shorthand import parse_model, parse_participation
+    from undrift.config.shorthand import parse_data, parse_model, parse_participation
 
+    data_options = parse_data(data)
     values["model"], model_options = parse_model(model)
     values["work"] = with_epochs(work, epochs)
     values["partition"] = with_dirichlet(partition, dirichlet)
@@ -178,6 +182,11 @@ def experiment_options(
         section, _, name = field.partition(".")
         sections.setdefault(section, {})[name] = values[option]
     sections["model"] |= model_options
+    if "path" in data_options:
+        del sections["data"]["name"]
+        if partition == "dirichlet" and dirichlet is None:  # which stands for the table's own
+            del sections["data"]["partition"]
+    sections["data"] |= data_options
     return sections
 
 
@@ -208,7 +217,8 @@ def _targets(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(
-            f"--target needs accuracies such as 0.8 or 0.8,0.85, got {text!r}."
+            f"--target needs accuracies such as 0.8 or 0.8,0.85, got {text!r}; a table's column is "
+            f"named beside its file, as in --data patients.csv:target={text}."
         ) from None
 
 
@@ -242,18 +252,22 @@ def output_options(
 
 @dataclass(frozen=True)
 class FileChanges:
-    """Holds `--set`, `--resume` and `--only`."""
+    """Holds `--set`, `--resume`, `--only` and `--trust`."""
 
     changes: Sequence[str]
     resume: Path | None
     only: Sequence[str]
+    trust: bool | set[str]  # all code that a file names, or that of these places
 
 
 def file_options(
-    set_: SetOption = None, resume: ResumeOption = None, only: OnlyOption = None
+    set_: SetOption = None,
+    resume: ResumeOption = None,
+    only: OnlyOption = None,
+    trust: TrustOption = False,
 ) -> FileChanges:
     """Return the options of commands that take an experiment's file."""
-    return FileChanges(set_ or (), resume, only or ())
+    return FileChanges(set_ or (), resume, only or (), trust or places_in(sys.argv[1:]))
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from typing import Any
 
 from undrift.config.experiment import Experiment
 from undrift.config.methods import Method
-from undrift.config.sections import Data, Engine, Training
+from undrift.config.sections import Data, Engine, Model, Training
 from undrift.core import AllReduce, Federated, Gossip
+from undrift.usercode.names import absolute_name
 
 DEFAULT_CLIENTS = 20
 DEFAULT_TOPOLOGY, DEFAULT_ROUTE = "erdos-renyi", "ring"
@@ -36,6 +37,7 @@ def with_defaults(experiment: Experiment) -> Experiment:
     return experiment.model_copy(
         update={
             "data": _data(experiment),
+            "model": _model(experiment),
             "fleet": fleet.model_copy(update={"trace": _absolute(fleet.trace)}),
             "training": training,
             "methods": methods,
@@ -50,11 +52,20 @@ def _absolute(path: Path | None) -> Path | None:
 
 def _data(experiment: Experiment) -> Data:
     data, swept = experiment.data, set(experiment.sweep.paths)
-    values: dict[str, Any] = {"folder": _absolute(data.folder)}
+    values: dict[str, Any] = {
+        "folder": _absolute(data.folder),
+        "path": _absolute(data.path),
+        "name": absolute_name(data.name, Path()),
+    }
     varies = {"data.clients", "data.partition", "data.name"} & swept
     if data.clients is None and data.partition != "natural" and not varies:
         values["clients"] = DEFAULT_CLIENTS
     return data.model_copy(update=values)
+
+
+def _model(experiment: Experiment) -> Model:
+    model = experiment.model
+    return model.model_copy(update={"name": absolute_name(model.name, Path())})
 
 
 def _training(experiment: Experiment) -> Training:

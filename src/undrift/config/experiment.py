@@ -20,11 +20,13 @@ from pydantic import Field, ValidationError, model_validator
 from undrift.check import nearest, require
 from undrift.config.hyperparameters import can_be_none, require_names
 from undrift.config.messages import describe_validation_error
-from undrift.config.methods import Method, absolute_name
+from undrift.config.methods import Method
 from undrift.config.sections import Data, Engine, Evaluation, FleetOptions, Model, Part, Training
 from undrift.config.sweep import VALUES, Range, Seed, Sweep
 from undrift.core import AllReduce, Federated, Gossip
 from undrift.untrusted import LONGEST_TOML, parse_toml
+from undrift.usercode.load import may_import
+from undrift.usercode.names import Trust, absolute_name, code_in, require_trust
 
 SUFFIX = ".toml"
 FAMILIES = {  # the options of training that concern one family of methods only
@@ -82,6 +84,8 @@ class Experiment(Part):
 
     def _check_families(self) -> None:
         """Raise if an option concerns none of the methods."""
+        if not all(method.known for method in self.methods):
+            return
         classes = [method.cls for method in self.methods]
         for option, (family, kind) in FAMILIES.items():
             value = getattr(self.training, option)
@@ -100,8 +104,12 @@ class Experiment(Part):
             raise ValueError(describe_validation_error(error, cls)) from None
 
     @classmethod
-    def read(cls, path: str | Path) -> Experiment:
-        """Return the experiment of a TOML file."""
+    def read(cls, path: str | Path, *, trust: Trust = False) -> Experiment:
+        """Return the experiment of a TOML file.
+
+        Code that it names, such as `mine.py:Net`, is refused without `trust`, which is True or the
+        places whose code may be run.
+        """
         path = Path(path)
         if not path.is_file():
             got = f"the folder {str(path)!r}" if path.is_dir() else repr(str(path))
@@ -119,16 +127,18 @@ class Experiment(Part):
             ) from None
         except ValueError as error:
             raise ValueError(f"{path} needs to be TOML, got an error: {error}.") from None
-        listed = values.get("methods")
-        for method in (
-            listed if isinstance(listed, list) else []
-        ):  # A user's own method may lie beside the file.
-            if isinstance(method, dict) and isinstance(method.get("name"), str):
-                method["name"] = absolute_name(method["name"], path.parent)
+        _resolve_paths(values, path.parent)
+        if may_import():
+            require_trust(code_in(values), trust, path)
         try:
             return cls.of(values)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+    @property
+    def code(self) -> list[str]:
+        """Return the names of the code that the experiment runs, such as `mine.py:Net`."""
+        return code_in(self.values())
 
     def values(self) -> dict[str, Any]:
         """Return nested dictionaries of TOML's types, without what is None."""
@@ -203,8 +213,27 @@ def _place(method: Method, owner: dict[str, Any], name: str) -> _Place:
     if name in Method.model_fields:
         nullable = _takes_none(Method.model_fields[name].annotation)
         return _Place(owner, name, nullable=nullable)
+    if not method.known:
+        return _Place(owner, name)
     require_names(method.cls, [name])
     return _Place(owner, name, "none" if can_be_none(method.cls, name) else None)
+
+
+def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
+    """Make the paths of what may lie beside an experiment's file absolute."""
+    methods = values.get("methods", [])
+    tables = [*(methods if isinstance(methods, list) else []), values.get("model")]
+    for table in [*tables, values.get("data")]:
+        if isinstance(table, dict) and isinstance(table.get("name"), str):
+            table["name"] = absolute_name(table["name"], folder)
+    evaluation = values.get("evaluation")
+    if isinstance(evaluation, dict) and isinstance(metrics := evaluation.get("metrics"), list):
+        evaluation["metrics"] = [
+            absolute_name(name, folder) if isinstance(name, str) else name for name in metrics
+        ]
+    data = values.get("data")
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        data["path"] = str((folder / data["path"]).absolute())
 
 
 def _takes_none(annotation: Any) -> bool:
@@ -235,7 +264,7 @@ def _plain(values: Any) -> Any:
     if isinstance(values, dict):
         plain = {key: _plain(value) for key, value in values.items()}
         return {key: value for key, value in plain.items() if value not in ({}, [])}
-    if isinstance(values, list):
+    if isinstance(values, list | tuple):
         return [_plain(value) for value in values]
     return str(values) if isinstance(values, Path) else values
 

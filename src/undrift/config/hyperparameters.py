@@ -15,12 +15,12 @@ from undrift.algorithms.compressed import Compressed
 from undrift.check import nearest, require
 from undrift.comm.codecs import QSGD, ScaledSign, TopK
 from undrift.core import Federated, Peer
-from undrift.errors import import_object
 from undrift.field_help import field_help
 from undrift.optim.rules import RULES, Rule
 from undrift.optim.rules import parse as parse_rule
 from undrift.optim.schedules import Schedule
 from undrift.optim.schedules import parse as parse_number
+from undrift.usercode.load import import_object
 
 METHODS: dict[str, type] = {cls.__name__.lower(): cls for cls in library.ALGORITHMS}
 DEFAULT_LR = 0.1

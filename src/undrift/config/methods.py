@@ -19,6 +19,8 @@ from undrift.config.hyperparameters import (
     parse_codec,
 )
 from undrift.config.sections import Part, WorkForm, parsed_by
+from undrift.usercode.load import may_import
+from undrift.usercode.names import absolute_name, is_code
 
 CodecForm = Annotated[str, parsed_by(parse_codec)]
 
@@ -57,8 +59,14 @@ class Method(Part):
 
     @model_validator(mode="after")
     def _buildable(self) -> Self:
-        self.build()
+        if self.known:
+            self.build()
         return self
+
+    @property
+    def known(self) -> bool:
+        """Return whether the method's class is at hand; whoever only reads imports none."""
+        return may_import() or not is_code(self.name)
 
     @property
     def cls(self) -> type:
@@ -76,7 +84,9 @@ class Method(Part):
         if self.label is not None:
             return self.label
         added = " + ACG" if self.accelerate is not None else ""
-        return f"{self.cls.__name__}{added}{f' + {self.codec}' if self.codec else ''}"
+        own = is_code(self.name)
+        name = self.name.rpartition(":")[2] if own else self.cls.__name__
+        return f"{name}{added}{f' + {self.codec}' if self.codec else ''}"
 
     def build(self) -> Any:
         """Return the algorithm."""
@@ -92,10 +102,3 @@ class Method(Part):
         own = hyper_parameters(build(self.cls, self.settings))
         values = {**own, **self.model_dump(include=set(Method.model_fields))}
         return Method(**{**values, "name": absolute_name(self.name, Path())})
-
-
-def absolute_name(name: str, folder: Path) -> str:
-    """Return a method's name; `file.py:Class` gets the absolute path if the folder has the file."""
-    place, _, cls = name.rpartition(":")
-    is_file = place.endswith(".py") and (folder / place).is_file()
-    return f"{(folder / place).absolute()}:{cls}" if is_file else name

@@ -30,8 +30,9 @@ def json_schema() -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "An experiment of undrift"
     parts = schema["$defs"]
-    parts["Data"]["properties"]["name"]["enum"] = list(NAMES)
-    parts["Model"]["properties"]["name"]["enum"] = list(models.MODELS)
+    for part, known in (("Data", NAMES), ("Model", models.MODELS)):
+        name = parts[part]["properties"]["name"]
+        name["anyOf"] = [{"enum": list(known)}, {"type": name.pop("type"), "pattern": ".+:.+"}]
     targets = parts["Evaluation"]["properties"]["target"]
     parts["Share"] = {**targets.pop("items"), "description": "An accuracy."}
     targets["anyOf"] = [

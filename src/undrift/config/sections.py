@@ -6,7 +6,7 @@ strict: neither the text "10" nor true is a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -28,20 +28,24 @@ from undrift.config.shorthand import parse_availability, parse_model, parse_slow
 from undrift.data import NAMES, partition
 from undrift.data.work import parse_work
 from undrift.tasks import named_loss, named_metric, task_kind
+from undrift.usercode.load import may_import
+from undrift.usercode.names import OWN, is_code
 
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
-OWN = "own:"  # begins the name of data and of a model that a program hands over as objects
 FilePath = Annotated[Path, Field(strict=False)]  # text is how TOML has it
+Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is how TOML has it
+_SOURCE = "name folder path target client task drop categorical missing separator decimal"
 
 
 def parsed_by(parse: Callable[[str], object]) -> AfterValidator:
     """Return a validator of text that `parse` must be able to read; the text stays as it is."""
 
     def validate(text: str) -> str:
-        parse(text)
+        if may_import() or not is_code(text):  # whoever only reads imports no code
+            parse(text)
         return text
 
     return AfterValidator(validate)
@@ -73,7 +77,28 @@ class Part(BaseModel):
 class Data(Part):
     """Selects the data set and splits it among clients."""
 
-    name: str = Field("digits", description="Data set; `undrift data list` shows all.")
+    name: str = Field(
+        "digits",
+        description="Data set; `undrift data list` shows all. Or code, such as mine.py:load.",
+    )
+    path: FilePath | None = Field(
+        None, description="A table of your own instead: CSV or Parquet, by undrift[tables]."
+    )
+    target: str | None = Field(None, description="The table's column that is predicted.")
+    client: str | None = Field(None, description="Its column that says who holds a row.")
+    task: str | None = Field(
+        None, description="classification or regression; where left out, the target decides."
+    )
+    drop: Names = Field((), description="Columns of the table that are left out.")
+    categorical: Names = Field((), description="Columns of numbers that are categories.")
+    missing: Literal["refuse", "impute"] = Field(
+        "refuse", description="Empty cells: refuse, or impute the mean or most frequent value."
+    )
+    separator: str | None = Field(None, description="Of the table's cells; found if left out.")
+    decimal: Literal[".", ","] = Field(".", description="Decimal point of the table's numbers.")
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="Share of a table's rows that are held out for tests."
+    )
     folder: FilePath | None = Field(None, description="Where data sets are looked for first.")
     clients: Count | None = Field(
         None, description="How many; 20, or all of a natural partition, where left out."
@@ -98,10 +123,43 @@ class Data(Part):
     @field_validator("name")
     @classmethod
     def _named(cls, name: str) -> str:
-        if name not in NAMES and not name.startswith(OWN):
+        if name not in NAMES and not name.startswith(OWN) and not is_code(name):
             near = nearest(name, NAMES)
-            raise ValueError(f"name needs one of {', '.join(NAMES)}, got {name!r}{near}.")
+            own = 'code such as mine.py:load, or path = "table.csv"'
+            raise ValueError(f"name needs one of {', '.join(NAMES)}, {own}, got {name!r}{near}.")
         return name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dealt(cls, values: Any) -> Any:
+        """Return the values with a partition for a table: by its client column, or evenly."""
+        if isinstance(values, Mapping) and values.get("path") and "partition" not in values:
+            return {**values, "partition": "natural" if values.get("client") else "iid"}
+        return values
+
+    @model_validator(mode="after")
+    def _table(self) -> Self:
+        for name in ("target", "client", "drop", "categorical", "separator"):
+            value = getattr(self, name)
+            remedy = 'say path = "table.csv"'
+            require(not value or self.path is not None, f"data.{name}", "a table", value, remedy)
+        if self.path is not None:
+            remedy = 'say target = "column" (--data table.csv:target=column)'
+            require(self.target is not None, "data.path", "the column to predict", "none", remedy)
+        return self
+
+    @property
+    def title(self) -> str:
+        """Return what the data are called: their name, or that of their file."""
+        if self.path is not None:
+            return self.path.stem
+        return self.name.rpartition(":")[2] if is_code(self.name) else self.name
+
+    @property
+    def source(self) -> Data:
+        """Return what says where the data are from, without how they are dealt."""
+        fields = {name: getattr(self, name) for name in [*_SOURCE.split(), "test_fraction"]}
+        return Data.model_construct(**fields, partition="", clients=None)
 
 
 class Model(Part):
@@ -113,14 +171,15 @@ class Model(Part):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        if self.name.startswith(OWN):
+        if self.name.startswith(OWN) or (is_code(self.name) and not may_import()):
             return self
-        if self.name not in models.MODELS:
+        if self.name not in models.MODELS and not is_code(self.name):
             near, known = nearest(self.name, models.MODELS), ", ".join(models.MODELS)
-            raise ValueError(f"model.name needs one of {known}, got {self.name!r}{near}.")
+            own = "or code such as mine.py:Net"
+            raise ValueError(f"model.name needs one of {known}, {own}, got {self.name!r}{near}.")
         names = models.option_names(self.name)
-        # Models of Hugging Face check their further options themselves.
-        free = self.name in ("distilbert", "huggingface")
+        free = names is None
+        names = names or []
         for name, value in (self.model_extra or {}).items():
             if name not in names and not free:
                 has = f"; it has {', '.join(names)}" if names else ""

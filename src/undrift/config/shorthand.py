@@ -9,7 +9,9 @@ from typing import Any
 from undrift import models
 from undrift.check import require, require_choice
 from undrift.data.availability import Availability, Replaced, Resampled
+from undrift.data.tables.files import is_table
 from undrift.fleet import Jitter, Stragglers
+from undrift.usercode.names import is_code
 
 
 def parse_participation(text: str, name: str = "participation") -> float | int:
@@ -56,17 +58,44 @@ def parse_availability(text: str, seed: int) -> Availability:
     return makers[name](*numbers, seed=seed)
 
 
+def parse_data(text: str) -> dict[str, Any]:
+    """Return the fields of a text such as `mnist`, `mine.py:load` or `patients.csv:target=died`.
+
+    Several columns are separated by +, as in `drop=id+admitted`.
+    """
+    path, _, rest = text.partition(":")
+    if not is_table(path):
+        return {"name": text}
+    fields: dict[str, Any] = {"path": path, **_options(rest, "data", "patients.csv:target=died")}
+    for name in ("drop", "categorical"):
+        if name in fields:
+            fields[name] = str(fields[name]).split("+")
+    return fields
+
+
 def parse_model(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of a text such as `resnet18-gn:stem=7,projection=256`."""
+    """Return the name and the options of a text such as `resnet18-gn:stem=7,projection=256`.
+
+    A model of one's own is `mine.py:Net` or `mine.py:Net:hidden=64`.
+    """
     name, _, rest = text.partition(":")
-    require_choice("model", "its name", name, models.MODELS)
+    if name not in models.MODELS:
+        place, _, rest = text.partition(":")
+        own, _, rest = rest.partition(":")
+        name = f"{place}:{own}" if is_code(f"{place}:{own}") else name
+    if not is_code(name):
+        require_choice("model", "its name", name, models.MODELS)
+    return name, _options(rest, "model", "resnet18-gn:stem=7")
+
+
+def _options(text: str, who: str, form: str) -> dict[str, Any]:
+    """Return the options of a text such as `stem=7,projection=256`."""
     options: dict[str, Any] = {}
-    for part in rest.split(",") if rest else ():
+    for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
-        paired = bool(key and equals and value)
-        require(paired, "model", "options such as resnet18-gn:stem=7", text)
+        require(bool(key and equals and value), who, f"options such as {form}", text)
         options[key] = _literal(value)
-    return name, options
+    return options
 
 
 def _literal(text: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,49 +11,29 @@ from pydantic.fields import FieldInfo
 
 from undrift.config.experiment import Experiment, Part
 from undrift.config.hyperparameters import build, hyper_parameters, method_class
-from undrift.core import Federated
-
-_HEAD = """\
-# An experiment of undrift. Run it: undrift run THIS_FILE
-# Lines in comments show what holds where nothing is said.
-
-title = ""
-seeds = [0, 1]
-"""
-_SWEEP = """
-# In [sweep], `tune = true` tunes methods on validation samples and compares them with new seeds.
-# Values to try with `undrift sweep THIS_FILE`: every combination, and rows that go together.
-# [sweep.grid]
-# "method.lr" = [0.03, 0.1, 0.3]
-# [[sweep.together]]
-# "training.rounds" = [40, 20, 8]
-# "training.work" = ["epochs:1", "epochs:2", "epochs:5"]
-"""
 
 
-def experiment_template(names: Sequence[str]) -> str:
-    """Return a file that runs as it is, with all other fields in comments."""
+def section_lines(*, server: bool) -> list[str]:
+    """Return the sections with all their fields; methods without a server have other training."""
     lines = []
     for section, field in Experiment.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Part) and section != "sweep":
             lines += ["", f"[{section}]  # {(kind.__doc__ or '').strip().splitlines()[0]}"]
             for name, own in kind.model_fields.items():
-                lines += _field_lines(name, own, _values(names).get(section, {}))
-    for name in names:
-        lines += [
-            "",
-            "[[methods]]",
-            f"name = {_toml(name)}",
-            *_hyper_parameters(method_class(name)),
-        ]
-    return _HEAD + "\n".join(lines) + "\n" + _SWEEP
+                lines += _field_lines(name, own, _values(server=server).get(section, {}))
+    return lines
 
 
-def _values(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def method_lines(name: str) -> list[str]:
+    """Return the table of a method with all its hyper-parameters."""
+    return ["", "[[methods]]", f"name = {_toml(name)}", *_hyper_parameters(method_class(name))]
+
+
+def _values(*, server: bool) -> dict[str, dict[str, Any]]:
     """Return the values that are not in comments: peers have no participation and other work."""
     training: dict[str, Any] = {"rounds": 20, "batch_size": 20}
-    if all(issubclass(method_class(name), Federated) for name in names):
+    if server:
         training |= {"work": "epochs:2", "participation": 0.5}
     return {
         "data": {"name": "digits", "clients": 20, "partition": "dirichlet:0.3"},

@@ -79,7 +79,9 @@ def _stored(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Stored:
         part("train"),
         part("test"),
         int(metadata["classes"]),
-        *(tuple(texts[field]) for field in ("labels", "names", "vocabulary")),
+        labels=tuple(texts["labels"]),
+        names=tuple(texts["names"]),
+        vocabulary=tuple(texts["vocabulary"]),
     )
 
 

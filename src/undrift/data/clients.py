@@ -11,8 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from undrift.check import require
 from undrift.data.availability import Availability
 from undrift.data.prepare import Prepare
+from undrift.data.sources.fields import Field
+from undrift.data.sources.make import Gathered, gather
+from undrift.data.tables.files import is_frame
+from undrift.data.tables.preprocessing import Preprocessing
 
 Pair = tuple[Tensor, Tensor]
 Indices = NDArray[np.int64]
@@ -21,27 +26,53 @@ Indices = NDArray[np.int64]
 class Clients:
     """Holds the training data of all clients, the test set and the validation set.
 
-    Construct it as `Clients([(inputs_0, targets_0), ...], test=(inputs, targets))` or by
-    `Clients.split(...)`; `test` may be a list with a pair for each client. `validation` is
-    evaluated as `test` is, to choose hyper-parameters by. `availability` decides which clients are
-    present in a round, by default all. `prepare` converts stored samples to inputs of the model,
-    batch by batch, for example `data.Images(mean, std, crop=4)` for bytes. All samples lie in one
-    pool of inputs and one of targets; a minibatch is gathered by index.
+    Construct it from a list with the data of each client: pairs of tensors or numpy arrays
+    `(inputs, targets)`, torch `Dataset`s, `DataLoader`s (of which the samples, the collate function
+    and the batch size count; undrift draws minibatches itself) or pandas frames with `target=`;
+    from one frame, or one `Dataset` of dictionaries, with `client=` the column of clients; or by
+    `Clients.split(...)`. `test` is like the data of a client, or a list
+    with a pair for each client; for frames it is held out.
+
+    Samples of a `Dataset` are read into memory, unless they do not fit into half of what is free or
+    random transforms change them: then they are read whenever they are drawn (`lazy`; the repr says
+    what that costs). Dictionaries with several inputs are given to the model by name.
+
+    `validation` is evaluated as `test` is, to choose hyper-parameters by. `availability` decides
+    which clients are present in a round, by default all. `prepare` converts stored samples to
+    inputs of the model, batch by batch, for example `data.Images(mean, std, crop=4)` for bytes. All
+    samples lie in one pool of inputs and one of targets; a minibatch is gathered by index.
     """
 
     def __init__(
         self,
-        pairs: Sequence[Pair],
+        data: Any,
         *,
-        test: Pair | Sequence[Pair] | None = None,
-        validation: Pair | None = None,
+        test: Any = None,
+        validation: Any = None,
+        target: str | None = None,
+        client: str | None = None,
+        lazy: bool | None = None,
         availability: Availability | None = None,
         prepare: Prepare | None = None,
     ) -> None:
-        if not isinstance(pairs, Sequence):
-            raise ValueError(f"Clients needs a list of pairs, got {type(pairs).__name__}.")
-        if len(pairs) == 0:
-            raise ValueError("Clients needs at least one client, got none; pass a list of pairs.")
+        if is_frame(data) or (isinstance(data, list | tuple) and any(map(is_frame, data))):
+            require(
+                test is None, "Clients", "no test beside frames, of which it is held out", "one"
+            )
+            self.__dict__.update(vars(_from_frames(data, target, client, availability)))
+            return
+        owners = None
+        if isinstance(test, list) and all(isinstance(each, tuple) for each in test):
+            test, owners = _joined_tests(test, len(data))
+        gathered = gather(
+            data,
+            {"test": test, "validation": validation},
+            target=target,
+            client=client,
+            lazy=lazy,
+            prepare=prepare,
+        )
+        pairs = gathered.pairs
         for i, pair in enumerate(pairs):
             _check_pair(pair, f"client {i}")
             if i and (_kind(pair) != _kind(pairs[0])):
@@ -49,19 +80,19 @@ class Clients:
                     f"Clients needs samples of one shape and dtype, got {_kind(pair)} for client "
                     f"{i} and {_kind(pairs[0])} for client 0; convert them to the same."
                 )
-        joined, owners = _joined_tests(test, len(pairs))
         sizes = [len(targets) for _, targets in pairs]
         self._fill(
             torch.cat([inputs for inputs, _ in pairs]),
             torch.cat([targets for _, targets in pairs]),
             np.arange(sum(sizes), dtype=np.int64),
             np.asarray(sizes, dtype=np.int64),
-            {"test": joined, "validation": validation},
+            gathered.held,
             availability,
-            prepare,
+            gathered.prepare,
         )
         if owners is not None:
             self.owners["test"] = owners
+        self._describe(gathered)
 
     @classmethod
     def split(
@@ -74,6 +105,7 @@ class Clients:
         validation: Pair | None = None,
         availability: Availability | None = None,
         prepare: Prepare | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> Clients:
         """Return clients that share one data set without a copy, each with its part of it."""
         _check_pair((inputs, targets), "the data set")
@@ -92,6 +124,7 @@ class Clients:
         self = cls.__new__(cls)
         held = {"test": test, "validation": validation}
         self._fill(inputs, targets, index, sizes, held, availability, prepare)
+        self.preprocessing = preprocessing
         return self
 
     def _fill(
@@ -125,6 +158,10 @@ class Clients:
                 f"prepare needs an object such as data.Images(mean, std), got {prepare!r}."
             )
         self.prepare = prepare
+        self.preprocessing: Preprocessing | None = None  # of the table that the samples are from
+        self.fields: tuple[Field, ...] = ()  # inputs that the model takes by name
+        self.batch_size: int | None = None  # of the loaders that the samples came in
+        self.note = ""  # what reading a sample costs, where it is read when it is drawn
         if availability is not None:
             availability.check(len(self))
         self._check_finite()
@@ -147,6 +184,11 @@ class Clients:
         rows = torch.from_numpy(np.unique(mine))
         changed.targets[rows] = self.targets.max() - self.targets[rows]
         return changed
+
+    def _describe(self, gathered: Gathered) -> None:
+        """Set how samples are read and named."""
+        self.fields, self.note = gathered.fields, gathered.note
+        self.batch_size = gathered.batch_size
 
     def _check_finite(self) -> None:
         """Raise `ValueError` that names the first client with NaN or Inf."""
@@ -180,7 +222,8 @@ class Clients:
         tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
         if self.validation is not None:
             tested += f", {len(self.validation[1])} validation samples"
-        return f"Clients({len(self)} clients, {sizes} samples each, {tested})"
+        read = f", {self.note}" if self.note else ""
+        return f"Clients({len(self)} clients, {sizes} samples each, {tested}{read})"
 
     def with_targets(self, convert: Callable[[Tensor], Tensor]) -> Clients:
         """Return the same clients with all targets in another form."""
@@ -225,6 +268,22 @@ class Clients:
     def of(self, i: int) -> Indices:
         """Return the indices of client i's samples in the pool."""
         return self.index[self.offsets[i] : self.offsets[i + 1]]
+
+
+def _from_frames(
+    data: Any, target: str | None, client: str | None, availability: Availability | None
+) -> Clients:
+    """Return the clients of one frame with a column of clients, or of a frame for each."""
+    from undrift.data.dataset import Dataset
+    from undrift.data.tables.read import joined, read_table
+
+    require(target is not None, "Clients", 'target="column" for frames', "none")
+    if isinstance(data, list | tuple):
+        data, client = joined(data)
+    remedy = "or pass a list of frames, one for each client"
+    require(client is not None, "Clients", 'client="column" for one frame', "none", remedy)
+    dataset = Dataset.of(read_table(data, target=str(target), client=client))
+    return dataset.split("natural", availability=availability)
 
 
 def _joined(parts: Sequence[Sequence[int] | Indices]) -> tuple[Indices, Indices]:

@@ -18,6 +18,7 @@ from undrift.data.clients import Clients, Indices, Pair
 from undrift.data.holdout import hold_out, owners_of
 from undrift.data.prepare import Images, Prepare
 from undrift.data.stored import Samples, Stored
+from undrift.data.tables.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Dataset:
     client_names: tuple[str, ...] = ()  # of the natural clients; a client id is an index into them
     labels: tuple[str, ...] = ()  # of the classes
     vocabulary: tuple[str, ...] = ()  # of tokens
+    preprocessing: Preprocessing | None = None  # of a table, fitted to its training rows
 
     @classmethod
     def of(cls, stored: Stored, *, name: str = "data", prepare: Prepare | None = None) -> Dataset:
@@ -58,6 +60,7 @@ class Dataset:
             stored.names,
             stored.labels,
             stored.vocabulary,
+            stored.preprocessing,
         )
 
     @cached_property
@@ -146,6 +149,7 @@ class Dataset:
             test=test,
             availability=availability,
             prepare=prepare,
+            preprocessing=self.preprocessing,
         )
         if held is not None:
             split = split.with_owners("validation", owners_of(before, len(targets))[taken])

@@ -1,4 +1,4 @@
-"""Validation samples, which are split off each client's part and trained on by nobody."""
+"""Samples that nobody trains on: test rows of a table, and each client's validation samples."""
 
 from __future__ import annotations
 
@@ -46,3 +46,15 @@ def owners_of(parts: Sequence[Sequence[int] | Indices], samples: int) -> Indices
     for i in reversed(range(len(parts))):
         owners[np.asarray(parts[i], dtype=np.int64)] = i
     return owners
+
+
+def check_fraction(who: str, test_fraction: float) -> None:
+    """Raise `ValueError` unless the fraction is in (0, 1)."""
+    require(0 < test_fraction < 1, who, "test_fraction in (0, 1)", test_fraction)
+
+
+def train_and_test(size: int, test_fraction: float, seed: int) -> tuple[Indices, Indices]:
+    """Return the rows of the training and of the test part, at least one each, in order."""
+    order = keyed.generator(seed, "table").permutation(size)
+    cut = min(max(1, round(size * test_fraction)), size - 1)
+    return np.sort(order[cut:]), np.sort(order[:cut])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from undrift.check import is_whole, require, require_choice
 from undrift.data.columns import WHO, Columns, samples
-from undrift.data.formats.table import check_fraction, split
+from undrift.data.holdout import check_fraction, train_and_test
 from undrift.data.stored import Array, Samples, Stored
 
 _HELD_OUT = ("test", "validation", "valid", "val")
@@ -61,7 +61,7 @@ def from_huggingface(
     if len(parts) == 1:
         rows = len(parts[0])
         require(rows >= 2, WHO, "at least two rows, of which one is held out", rows, "add rows")
-        parts = [_rows(parts[0], some) for some in split(rows, test_fraction, seed)]
+        parts = [_rows(parts[0], some) for some in train_and_test(rows, test_fraction, seed)]
     return Stored(parts[0], parts[1], classes=len(labels), labels=labels, names=names)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from undrift.errors import DataError
+
+if TYPE_CHECKING:
+    from undrift.data.tables.preprocessing import Preprocessing
 
 Array = NDArray[Any]
 
@@ -18,7 +21,7 @@ class Samples:
     """Holds images as bytes (N, C, H, W), tokens as integers (N, length), or features as floats."""
 
     inputs: Array
-    targets: Array  # (N,) int64 labels from 0
+    targets: Array  # (N,) int64 labels from 0, or float32 numbers
     owners: NDArray[np.int64] | None = None  # (N,) index into the names of the natural clients
 
     def __len__(self) -> int:
@@ -35,6 +38,7 @@ class Stored:
     labels: tuple[str, ...] = ()  # names of the classes, where the files have them
     names: tuple[str, ...] = ()  # of the natural clients (writers, roles, celebrities)
     vocabulary: tuple[str, ...] = ()  # of tokens: token i stands for vocabulary[i]
+    preprocessing: Preprocessing | None = None  # of a table, fitted to its training rows
 
 
 def damaged(path: object, expected: str, got: object, remedy: str) -> DataError:

@@ -13,7 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from undrift.check import require
 from undrift.core import Vector
+from undrift.data.sources.fields import FieldModel
+from undrift.data.tables.score import score
 from undrift.engine.checkpoint.due import SaveTimes
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
@@ -32,7 +35,7 @@ from undrift.engine.scores import Scored
 from undrift.engine.settings import RunSettings
 from undrift.engine.stall import StallWatch
 from undrift.errors import UndriftError
-from undrift.models.layout import sha256
+from undrift.models.layout import eval_mode, sha256
 from undrift.results.record import Record, Totals
 from undrift.results.record_log import RecordLog
 
@@ -128,9 +131,26 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
 
     def _bound(self, x: Vector) -> nn.Module:
         bound = self._task.layout.bind(self._task.model, x.clone())
+        if isinstance(bound, FieldModel):
+            bound = bound.model
         for part, training in zip(bound.modules(), self._settings.training, strict=True):
             part.training = training
         return bound
+
+    def predict(self, rows: Any) -> Any:
+        """Return predictions: a frame for a pandas frame or CSV file, else the model's outputs.
+
+        A frame is for clients from a table, whose preprocessing it goes through. Other rows are
+        samples as the clients hold them.
+        """
+        model, clients = self.model, self._clients
+        if clients.preprocessing is not None and not isinstance(rows, torch.Tensor):
+            return score(model, clients.preprocessing, rows)
+        tensor = isinstance(rows, torch.Tensor)
+        remedy = "a frame needs clients that were made from a table"
+        require(tensor, "predict", "a tensor of samples", type(rows).__name__, remedy)
+        with eval_mode(model), torch.no_grad():
+            return model(self._task.prepared(rows))
 
     @property
     def best(self) -> BestModel | None:

@@ -11,6 +11,7 @@ from undrift.aggregation.policy import UploadPolicy
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer
 from undrift.data.clients import Clients
+from undrift.data.sources.fields import FieldModel
 from undrift.data.work import Deadline
 from undrift.engine import participation as laws
 from undrift.engine import validate
@@ -95,6 +96,8 @@ def prepare(request: SimulationRequest) -> Setup:
             resolve(algorithm, t)
 
     model = copy.deepcopy(request.model)
+    if clients.fields:
+        model = FieldModel(model, clients.fields)
     if not request.model.training:  # as loaded; a part in eval mode on purpose stays so
         model.train()
     if request.device is not None:

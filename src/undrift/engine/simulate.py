@@ -108,7 +108,8 @@ def simulate(
         as "auroc"; one, a list, or a dictionary by name. They are in `record.metrics`.
     work: local steps of each client, e.g. `Epochs(5)`, `Steps(10)`, `GaussianSteps(500, 100)`,
         or in words "epochs:5".
-    batch_size: samples per step; None takes the whole local data, deterministically.
+    batch_size: samples per step; None takes that of the clients' DataLoaders, or else the whole
+        local data, deterministically.
     participation: a fraction (float), a count (int), `Bernoulli(p)`, `WithReplacement(n)`, or
         explicit cohorts per round. 1.0 is everybody, 1 is one client.
     weighting: "size" (w_i = n_i / n, the default), "uniform", or one weight per client. Peers
@@ -153,6 +154,8 @@ def simulate(
         Under torchrun its processes do, on however many machines (docs/distributed.md).
     timeout: seconds without an answer after which another process counts as hung.
     """
+    if batch_size is None and isinstance(clients, Clients):
+        batch_size = clients.batch_size  # of the loaders that the samples came in
     arguments = dict(locals())
     request = SimulationRequest.of(**arguments)
     setup = prepare(request)

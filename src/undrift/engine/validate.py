@@ -44,7 +44,7 @@ def check_arguments(request: SimulationRequest) -> None:
             f"{request.algorithm!r}{remedy}."
         )
     clients, model, work = request.clients, request.model, request.work
-    remedy = "make them: undrift.Clients([(inputs, targets), ...], test=(inputs, targets))"
+    remedy = "make them: undrift.Clients(data_of_each_client, test=test_data)"
     fits = isinstance(clients, Clients)
     require(fits, "simulate", "undrift.Clients", type(clients).__name__, remedy)
     remedy = ""

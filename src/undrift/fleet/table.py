@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from undrift.check import nearest
-from undrift.data.formats.table import read_csv
+from undrift.data.formats.csv_cells import read_csv
 from undrift.data.stored import damaged
 from undrift.errors import DataError
 

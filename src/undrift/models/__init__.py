@@ -19,12 +19,14 @@ from typing import Any
 from torch import nn
 
 from undrift.check import is_whole, nearest, require, require_choice
+from undrift.models import own
 from undrift.models.deep import alexnet, alexnet_wide, vgg19
 from undrift.models.huggingface import HuggingFace, distilbert, for_texts, from_pretrained
 from undrift.models.resnet import ResNet18, ResNet20, ResNet50
 from undrift.models.small import celeba_cnn, cnn2, femnist_cnn, logistic, mlp, netfleet_cnn
 from undrift.models.structure import block_names, classifier, require_blocks, require_features
 from undrift.models.text import CharLSTM, TextTransformer
+from undrift.usercode.names import is_code
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "logistic": logistic,
@@ -50,30 +52,36 @@ def build(name: str, *, shape: Sequence[int], classes: int, **options: Any) -> n
     """Return the model of that name for inputs of this shape (without the batch axis).
 
     `classes` is the number of its outputs: classes or labels, or the numbers of a regression.
-
-    Weights are drawn from torch's generator, so call `torch.manual_seed` before.
+    The name may be that of code, such as `mine.py:Net`: a class, a function or a model. Weights
+    are drawn from torch's generator, so call `torch.manual_seed` before.
     """
-    require_choice("build", "name", name, MODELS)
+    if not is_code(name):
+        require_choice("build", "name", name, MODELS)
     require(is_whole(classes) and classes >= 1, "build", "classes >= 1, a whole number", classes)
     sides = isinstance(shape, Sequence) and all(is_whole(side) and side >= 1 for side in shape)
     require(sides and len(shape) > 0, "build", "shape as whole numbers >= 1", shape)
     _require_options(name, options)
-    return MODELS[name](tuple(int(side) for side in shape), int(classes), **options)
+    sizes, count = tuple(int(side) for side in shape), int(classes)
+    if is_code(name):
+        return own.build(name, sizes, count, options)
+    return MODELS[name](sizes, count, **options)
 
 
-def option_names(name: str) -> list[str]:
-    """Return the options that `build` takes for the model of that name."""
-    parameters = inspect.signature(MODELS[name]).parameters.values()
-    return [p.name for p in parameters if p.name not in ("shape", "classes", "options")]
+def option_names(name: str) -> list[str] | None:
+    """Return the options that `build` takes for the model of that name, None if it takes any."""
+    parameters = (
+        own.parameters(name) if is_code(name) else inspect.signature(MODELS[name]).parameters
+    )
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return None  # Hugging Face, or a user's class, checks the options of these models
+    return [key for key in parameters if key not in own.ALWAYS]
 
 
 def _require_options(name: str, options: dict[str, Any]) -> None:
     """Raise `ValueError` for an option that the model does not have."""
-    if name in ("distilbert", "huggingface"):
-        return  # Hugging Face checks the options of these models
     known = option_names(name)
-    for option in options:
-        if option not in known:
+    for option in options if known is not None else ():
+        if known is not None and option not in known:
             expected = f"no option but {', '.join(known)}" if known else "no options"
             remedy = nearest(option, known) or "; leave it out"
             raise ValueError(f"{name} needs {expected}, got {option!r}{remedy}.")

@@ -3,8 +3,9 @@
     model = undrift.models.from_pretrained("distilbert/distilbert-base-uncased", classes=2)
 
 Models are read from a folder or the local cache; nothing is downloaded without
-`local_files_only=False`. Attention is computed step by step ("eager"), because dropout inside fused
-attention could not be repeated in another execution mode.
+`local_files_only=False`, and code that a model's folder brings is never run. Attention is computed
+step by step ("eager"), because dropout inside fused attention could not be repeated in another
+execution mode.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ def from_pretrained(name_or_folder: str | Path, *, classes: int, **options: Any)
     """
     transformers = optional("transformers", "A Hugging Face model", "transformers")
     name = str(name_or_folder)
+    remote = options.pop("trust_remote_code", False)
+    remedy = "build the model in a file of your own and name it, such as mine.py:Net"
+    require(not remote, "from_pretrained", "no trust_remote_code", remote, remedy)
     settings = {
         "num_labels": classes,
+        "trust_remote_code": False,
         "local_files_only": True,
         "attn_implementation": "eager",
         "ignore_mismatched_sizes": True,  # a classifier of another size is replaced

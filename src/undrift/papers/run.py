@@ -14,7 +14,7 @@ from pathlib import Path
 from undrift import __version__
 from undrift.check import require_choice
 from undrift.config.experiment import Experiment
-from undrift.data.datasets import PUBLISHED, find
+from undrift.data.places import PLACES, find
 from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.papers.catalogue import PaperEntry
 from undrift.papers.scales import PanelRun, is_at_hand, plan
@@ -30,10 +30,11 @@ from undrift.papers.store import (
 from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
 from undrift.results.trial import Trial, read_trial
 from undrift.results.tuning import Tuning
-from undrift.runs.build import counts_text, data_counts, load_dataset, resolve_experiment
+from undrift.runs.build import counts_text, data_counts, resolve_experiment
 from undrift.runs.folder import describe, lock, read_environment
 from undrift.runs.jobs import ONLY_JOB, Job, jobs_in
 from undrift.runs.jobs import jobs as planned_jobs
+from undrift.runs.load import load_dataset
 from undrift.runs.options import RunOptions
 from undrift.runs.run_job import Observer, has_data_of
 from undrift.runs.runner import run_experiment
@@ -171,11 +172,11 @@ def _require_data(run: PanelRun) -> None:
     name = data.name
     if data.folder is not None or name in REMOTES or is_at_hand(data):
         return
-    found, place = find(name), f"$UNDRIFT_DATA/{PUBLISHED[name].folders[0]}"
+    found, place = find(name), f"$UNDRIFT_DATA/{PLACES[name].folders[0]}"
     if found is None:
         needs = f"needs {name}, which is not on this machine"
     else:
-        have = load_dataset(name, None).natural_clients or 0
+        have = load_dataset(data).natural_clients or 0
         needs = f"needs {data.clients:,} natural clients of {name}, got {have:,} in {found}"
     raise ValueError(f"The panel {run.panel!r} {needs}; make {place} and {BY_HAND[name]}")
 

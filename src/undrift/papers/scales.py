@@ -16,12 +16,12 @@ from undrift.check import require, require_choice
 from undrift.config.experiment import Data, Experiment
 from undrift.config.sweep import Sweep
 from undrift.core import AllReduce, Federated
-from undrift.data.datasets import PUBLISHED, find
+from undrift.data.places import PLACES, find
 from undrift.papers.file import Paper, with_methods
 from undrift.papers.parts import SmallPanel, StandIn
 from undrift.papers.quantity import Quantity
 from undrift.papers.tune import tuned_experiment
-from undrift.runs.build import load_dataset
+from undrift.runs.load import load_dataset
 
 SCALES = ("full", "small", "glance")
 VALIDATION = 0.1  # the share of a client's samples on which a grid's cell is chosen
@@ -66,13 +66,13 @@ def lack(data: Data) -> str | None:
 
     It is not here, or it has fewer natural clients than are asked for.
     """
-    if data.name not in PUBLISHED:
+    if data.name not in PLACES:
         return None
     if find(data.name, data.folder) is None:
         return "not here"
     if data.partition != "natural" or data.clients is None:
         return None
-    have = load_dataset(data.name, data.folder).natural_clients or 0
+    have = load_dataset(data).natural_clients or 0
     return None if have >= data.clients else f"{have:,} of {data.clients:,} natural clients here"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.config.experiment import Experiment
+from undrift.config.hyperparameters import METHODS
 from undrift.report.catalogue import citation
 from undrift.results.trial import CellScore, Trial, by_label
 
@@ -52,14 +53,14 @@ def title_of(experiment: Experiment | None, folder: Path) -> str:
     if experiment is None:
         return folder.name
     clients = experiment.data.clients
-    return experiment.title or f"{experiment.data.name}{f', {clients} clients' if clients else ''}"
+    return experiment.title or f"{experiment.data.title}{f', {clients} clients' if clients else ''}"
 
 
 def method_notes(
     experiment: Experiment, shown: Sequence[Trial], every_trial: Sequence[Trial]
 ) -> dict[str, str]:
     """Return by label what the method is, its paper, and of how many cells it is the best."""
-    classes = {method.title: method.cls for method in experiment.methods}
+    classes = {method.title: METHODS.get(method.name) for method in experiment.methods}
     cells = by_method(every_trial)
     score = CellScore.of(every_trial, experiment.evaluation.smoothing)
     chosen = f", by {score.name}" if score.validated else ""

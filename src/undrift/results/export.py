@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -56,6 +56,20 @@ def save_safetensors(
     return _write(Path(path), save(state, metadata=header))
 
 
+def read_metadata(path: str | Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file without its tensors."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str | Path, error: Exception) -> UndriftError:
+    why = getattr(error, "strerror", None) or error
+    return UndriftError(f"A model needs a readable safetensors file, got {str(path)!r}: {why}.")
+
+
 def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
     """Fill the model and return the metadata, or raise an error and leave the model as it was."""
     try:
@@ -64,10 +78,7 @@ def load_safetensors(model: nn.Module, path: str | Path) -> dict[str, str]:
         size = int.from_bytes(content[:8], "little")  # the format begins with the header's size
         header: dict[str, str] = parse_json(content[8 : 8 + size]).get("__metadata__") or {}
     except (OSError, ValueError, SafetensorError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UndriftError(
-            f"load_safetensors needs a readable safetensors file, got {str(path)!r}: {why}."
-        ) from error
+        raise _unreadable(path, error) from error
     if header.get("content_sha256", _digest(saved)) != _digest(saved):
         raise UndriftError(
             f"load_safetensors needs a file as it was written, got {str(path)!r} whose tensors do "

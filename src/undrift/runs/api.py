@@ -32,6 +32,7 @@ def run(
     search: int = 0,
     jobs: int | None = None,
     only: str | Sequence[str] = (),
+    trust: bool = False,
 ) -> ExperimentResult:
     """Run an experiment: every method with every seed, in every cell of its sweep.
 
@@ -52,6 +53,7 @@ def run(
         seconds and fit into memory side by side, else one. The results are those of one at a time
         with as many threads.
     only: methods by name or label whose runs are made now; `resume` runs the others.
+    trust: whether code that a file or a folder names, such as `mine.py:Net`, is run.
 
     A method that diverges is a result: its trial has the status "diverged". Ctrl-C is raised when
     what was done is saved; `resume` goes on with it. SIGTERM ends the program likewise, with the
@@ -64,7 +66,7 @@ def run(
     reads = [Path(experiment)] if isinstance(experiment, str | Path) else []
     if resume is not None:
         require(out is None, "run", "no out beside resume, it goes on in its folder", str(out))
-        experiment, choice = read_experiment(Path(resume)), read_choice(Path(resume))
+        experiment, choice = read_experiment(Path(resume), trust=trust), read_choice(Path(resume))
         search = search or (0 if choice is None else choice.count)
     options = RunOptions(
         out=None if out is None else Path(out),
@@ -78,7 +80,7 @@ def run(
         hash_always=True,
     )
     name = "search" if search else reads[0].stem if reads else "experiment"
-    return run_with(_as_experiment(experiment), name, options, on_record)
+    return run_with(_as_experiment(experiment, trust), name, options, on_record)
 
 
 def run_with(
@@ -98,11 +100,11 @@ def run_with(
     return result
 
 
-def _as_experiment(experiment: object) -> Experiment:
+def _as_experiment(experiment: object, trust: bool) -> Experiment:
     if isinstance(experiment, Experiment):
         return experiment
     if isinstance(experiment, str | Path):
-        return Experiment.read(experiment)
+        return Experiment.read(experiment, trust=trust)
     if isinstance(experiment, Mapping):
         return Experiment.of(experiment)
     raise ValueError(

@@ -9,7 +9,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from undrift.config.defaults import (
 from undrift.config.experiment import Data, Experiment, FleetOptions, Method, Model
 from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown
 from undrift.core import AllReduce, Federated, Gossip
-from undrift.data import Clients, Dataset, Deadline, Steps, Work, load
+from undrift.data import Clients, Deadline, Steps, Work
 from undrift.data.work import parse_work
 from undrift.engine.participation import FixedSize
 from undrift.engine.run import Run
@@ -35,22 +34,14 @@ from undrift.engine.simulate import check, simulate, size
 from undrift.engine.tuning.frequency import RunCounts, settle
 from undrift.fleet import Fleet, Trace
 from undrift.fleet import parse as parse_fleet
+from undrift.runs.load import load_clients, load_dataset
 from undrift.runs.own import is_own, own
 from undrift.tasks import deduced_task, output_count, task_kind
 
 
-@lru_cache(maxsize=4)
-def load_dataset(name: str, folder: Path | None) -> Dataset:
-    """Return a data set by its name; the last four are remembered."""
-    if is_own(name):
-        dataset: Dataset = own(name).dataset
-        return dataset
-    return load(name, folder)
-
-
 def data_counts(data: Data) -> dict[str, int]:
     """Return how much of a data set is on this machine: its samples, and its natural clients."""
-    dataset = load_dataset(data.name, data.folder)
+    dataset = load_dataset(data)
     counts = {"train": len(dataset.stored_train[1]), "test": len(dataset.stored_test[1])}
     owners = dataset.natural_clients
     return counts if owners is None else {**counts, "natural_clients": owners}
@@ -66,14 +57,14 @@ def counts_text(counts: Mapping[str, int]) -> str:
 @lru_cache(maxsize=8)  # A comparison uses the clients of a few seeds once for every method.
 def build_clients(data: Data, seed: int) -> Clients:
     """Return the data set as it is split among the clients with this seed."""
-    if is_own(data.name):
-        own_clients: Clients = own(data.name).split(data.validation, seed)
-        return own_clients
+    own_data = load_clients(data)
+    if own_data is not None:
+        return own_data.split(data.validation, seed)
     clients = data.clients
     if clients is None and data.partition != "natural":
         clients = DEFAULT_CLIENTS
     availability = data.availability
-    return load_dataset(data.name, data.folder).split(
+    return load_dataset(data).split(
         data.partition,
         clients,
         seed=seed,
@@ -110,7 +101,7 @@ def _initial_model(text: str, data: Data, seed: int, task: str | None) -> nn.Mod
         model: nn.Module = own(text)
         return model
     name, options = parse_model(text)
-    dataset = load_dataset(data.name, data.folder)
+    dataset = load_dataset(data)
     if name in ("distilbert", "huggingface") and dataset.vocabulary:
         raise ValueError(
             f"The model {name} needs tokens of its own tokenizer, got the words of {data.name}; "

@@ -25,6 +25,7 @@ from undrift.runs.options import RunOptions
 from undrift.runs.own import OwnData, is_own, lent
 from undrift.runs.result import ExperimentResult
 from undrift.runs.spelling import Spelling
+from undrift.usercode.names import place_of
 
 if TYPE_CHECKING:
     from undrift.tasks import Loss
@@ -182,7 +183,8 @@ def _only_here(experiment: Experiment) -> bool:
 
 def _same(experiment: Experiment, folder: Path) -> Experiment:
     """Return the experiment of a folder, or raise if it is another."""
-    before = read_experiment(folder)
+    trusted = {place_of(name) for name in experiment.code}
+    before = read_experiment(folder, trust=trusted)
     asked, known = (
         each.model_dump(exclude={"evaluation", "title"})
         for each in (resolve_experiment(experiment), before)

@@ -41,6 +41,8 @@ from undrift.runs.result import ExperimentResult
 from undrift.runs.spelling import KEYWORDS, Spelling
 from undrift.runs.tuning_trials import read_tuning
 from undrift.untrusted import read_json
+from undrift.usercode.load import without_imports
+from undrift.usercode.names import Trust, require_trust, require_unchanged
 
 _EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH, TUNED)
 _TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", DRIFT, SURFACE, SURFACE_PICTURE, f"-{MODEL}")
@@ -185,8 +187,15 @@ def repeat_command(folder: Path, search: int | None = None) -> str:
 
 
 def read(folder: str | Path, who: str = "A report") -> ExperimentResult:
-    """Return what a folder of results holds so far; `who` needs it, in messages."""
-    folder = Path(folder)
+    """Return what a folder of results holds so far; `who` needs it, in messages.
+
+    Code that the folder names is not imported.
+    """
+    with without_imports():
+        return _read(Path(folder), who)
+
+
+def _read(folder: Path, who: str) -> ExperimentResult:
     if not folder.is_dir():
         raise ValueError(
             f"{who} needs a folder of results, got {str(folder)!r}; name one that `undrift run` or "
@@ -230,12 +239,27 @@ def read_environment(folder: Path) -> dict[str, Any]:
         raise UndriftError(f"{path} needs to be JSON and is damaged: {error}.") from error
 
 
-def read_experiment(folder: Path, spelling: Spelling = KEYWORDS) -> Experiment:
-    """Return the experiment that a folder of results was made with, to go on with it."""
+def read_experiment(
+    folder: Path, spelling: Spelling = KEYWORDS, trust: Trust = False
+) -> Experiment:
+    """Return the experiment that a folder of results was made with, to go on with it.
+
+    Code that it names must be trusted, and must be what the folder was made with.
+    """
     path = folder / EXPERIMENT
     if not (path.is_file() and (folder / ENVIRONMENT).is_file()):
         raise ValueError(
             f"{spelling.option('resume')} needs a folder of results with its {EXPERIMENT}, got "
             f"{str(folder)!r}; name one that `undrift run`, `compare` or `sweep` has written."
         )
-    return Experiment.read(path)
+    return trusted_experiment(folder, trust)
+
+
+def trusted_experiment(folder: Path, trust: Trust) -> Experiment:
+    """Return the experiment of a folder, or raise unless the code that it names may be run."""
+    path = folder / EXPERIMENT
+    with without_imports():
+        names = Experiment.read(path).code
+    require_trust(names, trust, path)
+    require_unchanged(read_environment(folder).get("code", {}), names, folder)
+    return Experiment.read(path, trust=True)

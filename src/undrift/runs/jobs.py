@@ -16,6 +16,7 @@ from typing import Any
 from undrift.check import nearest, require
 from undrift.config.experiment import FAMILIES, Experiment, Method, Sweep, is_named
 from undrift.config.hyperparameters import build
+from undrift.core import Federated
 from undrift.errors import UndriftError
 from undrift.results.filenames import SEARCH, TUNED
 from undrift.results.strictjson import dumps_exactly, loads
@@ -223,7 +224,8 @@ def _concerns(path: str, position: int, experiment: Experiment) -> bool:
     section, _, name = path.rpartition(".")
     method = experiment.methods[position]
     if section == "training" and name in FAMILIES:
-        return issubclass(method.cls, FAMILIES[name][0])
+        # A method that may not be imported counts as one with a server, as most are.
+        return issubclass(method.cls if method.known else Federated, FAMILIES[name][0])
     if path == "training.work" and method.work is not None:
         return False
     common = section in ("", "method", "methods", *Experiment.model_fields)

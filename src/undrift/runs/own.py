@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from undrift.config.sections import OWN
 from undrift.data import Clients, Dataset
 from undrift.data.holdout import hold_out, owners_of
 from undrift.models.layout import raw_bytes
+from undrift.usercode.names import OWN
 
 if TYPE_CHECKING:
     from undrift.tasks import Loss
@@ -59,6 +59,7 @@ class OwnData:
             validation=(clients.inputs[index], clients.targets[index]),
             availability=clients.availability,
             prepare=clients.prepare,
+            preprocessing=clients.preprocessing,
         )
         owners = owners_of(parts, len(clients.targets))[taken]
         for name, theirs in clients.owners.items():

@@ -15,7 +15,8 @@ from undrift.config.experiment import Data
 from undrift.data import Clients
 from undrift.results.filenames import LABEL_COUNTS
 from undrift.results.trial import write_result
-from undrift.runs.build import build_clients, load_dataset
+from undrift.runs.build import build_clients
+from undrift.runs.load import load_dataset
 from undrift.untrusted import read_json
 
 MOST_CLIENTS = 1000  # A heat map of more clients cannot be read.
@@ -50,7 +51,7 @@ def count_partition(data: Data, seed: int) -> PartitionCounts | None:
     labels_only = clients.targets.ndim == 1 and not clients.targets.is_floating_point()
     if len(clients) > MOST_CLIENTS or not labels_only:
         return None
-    dataset = load_dataset(data.name, data.folder)
+    dataset = load_dataset(data)
     labels = dataset.labels or map(str, range(dataset.classes))
     return PartitionCounts(label_counts(clients, dataset.classes), tuple(labels))
 

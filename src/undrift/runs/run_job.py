@@ -25,6 +25,7 @@ from undrift.results.trial import Journal, Status, Trial, read_trial
 from undrift.runs.build import build_run, data_counts
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.local_models import LocalModels, drift_log, local_models
+from undrift.runs.saved_model import model_metadata
 
 
 @dataclass(frozen=True)
@@ -305,4 +306,5 @@ class _JobInProgress:
         }
         if sha256 and best is None:
             metadata["sha256"] = sha256
+        metadata |= model_metadata(self._job.experiment)
         save_safetensors(model, self._recorder.folder / f"{prefix}{MODEL}", metadata)

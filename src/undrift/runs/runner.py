@@ -43,6 +43,7 @@ from undrift.runs.run_job import Recorder, run_job
 from undrift.runs.search import Search, new_search
 from undrift.runs.side_by_side import run_side_by_side
 from undrift.runs.spelling import resume_checkpoints
+from undrift.usercode.names import digests
 
 
 def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> ExperimentResult:
@@ -156,7 +157,10 @@ class _Runner:
             if choice is not None:
                 choice.write(folder, TUNED)
             return
-        self._environment = environment(self._options.arguments)
+        self._environment = {
+            **environment(self._options.arguments),
+            "code": digests(experiment.code),
+        }
         _claim(folder, self._options)
         count = None if self._search is None else self._search.count
         describe(folder, experiment, self._environment, count)
@@ -289,6 +293,6 @@ def _repeated(experiment: Experiment, files: Sequence[Path]) -> Path | None:
     """Return the folder of results whose experiment is run again, if a file names one."""
     for path in files:
         with suppress(ValueError):
-            if path.name == EXPERIMENT and Experiment.read(path) == experiment:
+            if path.name == EXPERIMENT and Experiment.read(path, trust=True) == experiment:
                 return path.parent
     return None

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from undrift.check import nearest, require
-from undrift.errors import first_line, import_object
+from undrift.errors import first_line
 from undrift.tasks import measures
 from undrift.tasks.kinds import TaskKind
 from undrift.tasks.losses import Loss
+from undrift.usercode.load import import_object
 
 Measure = Callable[[Tensor, Tensor], Any]
 FREE = ("loss", "accuracy")  # Every test has these, so they need no outputs.

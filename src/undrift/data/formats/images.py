@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from undrift.check import is_whole, require
 from undrift.data.formats.archive import read_archive
-from undrift.data.formats.table import check_columns, check_fraction, read_csv, with_labels
+from undrift.data.formats.csv_cells import check_columns, read_csv, with_labels
+from undrift.data.holdout import check_fraction
 from undrift.data.stored import Samples, Stored, damaged
 from undrift.errors import optional
 

@@ -107,7 +107,9 @@ def inspect(
                 stacklevel=2,
             )
     # Our own mask arithmetic draws no random numbers, so what is still random is not ours.
-    randomness = "other" if watch.random else "dropout" if drops.calls else "none"
+    sequential = clients.prepare is not None and clients.prepare.random
+    sequential = sequential and getattr(clients.prepare, "sequential", False)
+    randomness = "other" if watch.random or sequential else "dropout" if drops.calls else "none"
     return Facts(randomness, separable, watch.written // len(targets)), clients
 
 

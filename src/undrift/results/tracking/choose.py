@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from undrift.check import nearest, require
-from undrift.errors import import_object
 from undrift.results.record import Record
 from undrift.results.tracking.plain import CSV, Tracker, name_of
 from undrift.results.tracking.services import MLflow, TensorBoard, WandB
 from undrift.results.trial import Trial
+from undrift.usercode.load import import_object
 
 
 class Trackers:

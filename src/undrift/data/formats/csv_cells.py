@@ -1,4 +1,7 @@
-"""Tables in CSV files: columns become labels, clients and features; a keyed draw the test set."""
+"""Lists in CSV files, of devices or of images: their cells as text, with the line of each row.
+
+Tables of features are read by pandas (`undrift.data.tables`).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift import keyed
 from undrift.check import require, require_choice
+from undrift.data.holdout import train_and_test
 from undrift.data.stored import Array, Samples, Stored, damaged
 from undrift.errors import DataError
-
-_MOST_CATEGORIES = 1000
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,6 @@ def check_columns(who: str, table: CsvTable, chosen: dict[str, str | None]) -> N
     require(different, who, f"different columns for {', '.join(named)}", tuple(named.values()))
 
 
-def check_fraction(who: str, test_fraction: float) -> None:
-    """Raise `ValueError` unless the fraction is in (0, 1)."""
-    require(0 < test_fraction < 1, who, "test_fraction in (0, 1)", test_fraction)
-
-
-def split(size: int, test_fraction: float, seed: int) -> tuple[Array, Array]:
-    """Return the rows of the training and of the test part, at least one each, in order."""
-    order = keyed.generator(seed, "table").permutation(size)
-    cut = min(max(1, round(size * test_fraction)), size - 1)
-    return np.sort(order[cut:]), np.sort(order[:cut])
-
-
 def as_number(cell: str) -> float | None:
     """Return the number in a cell, or None; `1_0` is text, although Python would read 10."""
     try:
@@ -146,70 +135,6 @@ def with_labels(
     owners, names = (None, ()) if client is None else table.encoded(client)
     parts = [
         Samples(inputs[rows], labels[rows], None if owners is None else owners[rows])
-        for rows in split(len(table), test_fraction, seed)
+        for rows in train_and_test(len(table), test_fraction, seed)
     ]
     return Stored(parts[0], parts[1], classes=len(classes), labels=classes, names=names)
-
-
-def read_table(
-    csv_path: str | Path,
-    *,
-    target: str,
-    client: str | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Stored:
-    """Read a CSV file with a label column, maybe a client column, and features.
-
-    Columns of numbers are standardised by mean and deviation of the training part; columns of
-    text become one 0/1 feature per category, in sorted order. Labels are numbered in sorted order.
-    """
-    check_fraction("read_table", test_fraction)
-    table = read_csv(csv_path)
-    check_columns("read_table", table, {"target": target, "client": client})
-    features = [name for name in table.columns if name not in (target, client)]
-    if not features:
-        raise damaged(table.path, "a column of features besides label and client", "none", "add it")
-    train, _ = split(len(table), test_fraction, seed)
-    inputs = np.concatenate([_feature(table, name, train) for name in features], axis=1)
-    return with_labels(
-        table, inputs, target=target, client=client, test_fraction=test_fraction, seed=seed
-    )
-
-
-def _feature(table: CsvTable, column: str, train: Array) -> Array:
-    """Return a column as standardised numbers (N, 1), or as (N, categories)."""
-    cells = table.filled(column)
-    values = [as_number(cell) for cell in cells]
-    if all(value is None for value in values):
-        return _one_hot(table, column)
-    for row, value in enumerate(values):
-        if value is None or not math.isfinite(value):
-            expected = f"a finite number in column {column!r}, as in its other rows"
-            raise table.bad(row, expected, repr(cells[row]), "correct the cell or drop the row")
-    numbers = np.array(values, dtype=np.float64)
-    with np.errstate(all="ignore"):  # an overflow shows as Inf below
-        # Rounding gives equal numbers a tiny deviation, so it is not compared with 0.
-        constant = numbers[train].min() == numbers[train].max()
-        deviation = 1.0 if constant else numbers[train].std()
-        scaled = (numbers - numbers[train].mean()) / deviation
-        single: Array = scaled.astype(np.float32)[:, None]
-    # An infinite deviation would turn all numbers into zeros.
-    if not np.isfinite(deviation) or not np.isfinite(single).all():
-        row = int(np.argmax(np.abs(numbers)))
-        expected = f"numbers of a sensible range in column {column!r}"
-        raise table.bad(row, expected, cells[row], "scale the column")
-    return single
-
-
-def _one_hot(table: CsvTable, column: str) -> NDArray[np.float32]:
-    """Return one feature per category."""
-    codes, names = table.encoded(column)
-    if len(names) > _MOST_CATEGORIES:
-        expected = f"at most {_MOST_CATEGORIES} categories in text column {column!r}"
-        raise damaged(
-            table.path, expected, f"{len(names):,}", "drop the column or group its values"
-        )
-    features = np.zeros((len(codes), len(names)), np.float32)
-    features[np.arange(len(codes)), codes] = 1
-    return features

@@ -1,0 +1,1 @@
+"""Arrays, data sets and loaders of users as the tensors of clients."""

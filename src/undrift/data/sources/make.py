@@ -1,0 +1,175 @@
+"""Pairs of tensors, and how they are read, from whatever a user hands over as clients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undrift.check import require
+from undrift.data.prepare import Prepare
+from undrift.data.sources.fields import Field, pack
+from undrift.data.sources.lazy import LazySamples, Look
+from undrift.data.sources.samples import Source, as_tensor, is_source, pair_of
+
+Pair = tuple[Tensor, Tensor]
+WHO = "Clients"
+
+
+@dataclass
+class Gathered:
+    """Holds the clients' samples as pairs of tensors, the test set's, and how they are read."""
+
+    pairs: list[Pair]
+    held: dict[str, Pair | None]
+    prepare: Prepare | None = None
+    fields: tuple[Field, ...] = ()
+    batch_size: int | None = None
+    note: str = ""  # what reading costs, where samples are read when they are drawn
+    _kinds: set[tuple[Field, ...]] = field(default_factory=set)
+
+
+def gather(
+    data: Any,
+    held: dict[str, Any],
+    *,
+    target: str | None,
+    client: str | None,
+    lazy: bool | None,
+    prepare: Prepare | None,
+) -> Gathered:
+    """Return the samples of clients: pairs of arrays, or data sets and loaders of torch."""
+    if is_source(data):
+        remedy = "pass a list of them, one for each client"
+        require(client is not None, WHO, 'client="field" for one Dataset', "none", remedy)
+        data = _by_client(data, target, str(client))
+    if not isinstance(data, Sequence):
+        raise ValueError(
+            f"{WHO} needs a list with the data of each client, or a table and client=, got "
+            f"{type(data).__name__}."
+        )
+    require(len(data) > 0, WHO, "at least one client", "none", "pass a list of pairs")
+    everything = [*data, *(each for each in held.values() if each is not None)]
+    if not any(map(is_source, everything)):
+        pairs = [_arrays(pair, f"client {i}") for i, pair in enumerate(data)]
+        return Gathered(pairs, {n: _arrays(p, f"the {n} set") for n, p in held.items()}, prepare)
+    everyone = all(map(is_source, everything))
+    kinds = ", ".join(sorted({type(each).__name__ for each in everything}))
+    require(everyone, WHO, "Datasets or DataLoaders for all, tests too", kinds)
+    return _from_sources(list(data), held, target, client, lazy, prepare)
+
+
+def _arrays(pair: Any, who: str) -> Any:
+    """Return arrays or lists as tensors; what is no pair is refused later, with its name."""
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        return pair
+    return tuple(as_tensor(part, f"{WHO}, {who},") for part in pair)
+
+
+def _from_sources(
+    data: list[Any],
+    held: dict[str, Any],
+    target: str | None,
+    client: str | None,
+    lazy: bool | None,
+    prepare: Prepare | None,
+) -> Gathered:
+    names = [f"client {i}" for i in range(len(data))] + [
+        f"the {n} set" for n, d in held.items() if d
+    ]
+    whole = [*data, *(each for each in held.values() if each is not None)]
+    sources = [
+        s if isinstance(s, Source) else Source.of(s, w) for s, w in zip(whole, names, strict=True)
+    ]
+    look = Look.at(sources[0], target, client, WHO)
+    count = sum(len(source.indices) for source in sources)
+    if lazy is None:
+        lazy = look.random or look.bytes * count > _free_memory() / 2
+    read = _lazy if lazy else _eager
+    result = read(sources, look, target, client)
+    if prepare is not None:
+        require(not lazy, WHO, "no prepare beside lazy samples", prepare, "prepare them yourself")
+        result.prepare = prepare
+    pairs, rest = result.pairs[: len(data)], result.pairs[len(data) :]
+    result.pairs = pairs
+    present = [name for name, each in held.items() if each is not None]
+    result.held = dict.fromkeys(held) | dict(zip(present, rest, strict=True))
+    result.batch_size = next((s.batch_size for s in sources[: len(data)] if s.batch_size), None)
+    return result
+
+
+def _eager(sources: list[Source], look: Look, target: str | None, client: str | None) -> Gathered:
+    """Return all samples in memory."""
+    gathered = Gathered([], {})
+    for i, source in enumerate(sources):
+        who = f"{WHO}, source {i},"
+        batch = source.batch(range(len(source.indices)), who)
+        inputs, targets, _ = pair_of(batch, who, target, client)
+        if isinstance(inputs, dict):
+            inputs, fields = pack(inputs)
+            gathered._kinds.add(fields)
+        gathered.pairs.append((inputs, targets))
+    require(len(gathered._kinds) < 2, WHO, "the same fields for all clients", "others")
+    gathered.fields = gathered._kinds.pop() if gathered._kinds else ()
+    return gathered
+
+
+def _lazy(sources: list[Source], look: Look, target: str | None, client: str | None) -> Gathered:
+    """Return the numbers of samples; targets are read once."""
+    sizes = [len(source.indices) for source in sources]
+    starts = (0, *accumulate(sizes[:-1]))
+    samples = LazySamples(tuple(sources), starts, target, client, look.random, look.seconds)
+    first, _, _ = pair_of(sources[0].batch([0], WHO), WHO, target, client)
+    fields = pack(first)[1] if isinstance(first, dict) else ()
+    pairs = [
+        (torch.arange(start, start + size), _targets(source, target, client))
+        for source, start, size in zip(sources, starts, sizes, strict=True)
+    ]
+    note = f"read when drawn, about {1000 * look.seconds:.2g} ms a sample"
+    return Gathered(pairs, {}, samples, fields, note=note)
+
+
+def _targets(source: Source, target: str | None, client: str | None) -> Tensor:
+    """Return all targets: those that a data set lists as torchvision's do, or read one by one."""
+    listed = getattr(source.dataset, "targets", None)
+    if listed is not None and len(listed) == len(source.dataset):
+        return as_tensor(listed, WHO)[torch.as_tensor(list(source.indices))]
+    every = range(len(source.indices))
+    return torch.cat([pair_of(source.batch([i], WHO), WHO, target, client)[1] for i in every])
+
+
+def _by_client(data: Any, target: str | None, client: str) -> list[Source]:
+    """Return a source for each client that a field of one data set names, in sorted order."""
+    whole = Source.of(data, WHO)
+    owners = []
+    for i in range(len(whole.indices)):
+        (sample,) = whole.samples([i], WHO)
+        known = isinstance(sample, dict) and client in sample
+        got = ", ".join(map(str, sample)) if isinstance(sample, dict) else type(sample).__name__
+        require(known, WHO, f"samples that are dictionaries with {client!r}", got)
+        value = sample[client]
+        owners.append(value.item() if isinstance(value, Tensor | np.generic) else value)
+    names = sorted(set(owners), key=str)
+    return [
+        Source(
+            whole.dataset,
+            [i for i, owner in zip(whole.indices, owners, strict=True) if owner == name],
+            whole.collate,
+            whole.batch_size,
+        )
+        for name in names
+    ]
+
+
+def _free_memory() -> float:
+    """Return the bytes of memory that are free, or infinity where the system does not say."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")

@@ -1,0 +1,199 @@
+"""Clients from arrays, torch's data sets and loaders, dictionaries and frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+import undrift as ud
+
+FEATURES, SAMPLES = 3, 12
+
+
+def pair(seed: int, samples: int = SAMPLES) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, FEATURES, generator=generator), torch.arange(samples) % 2
+
+
+PAIRS = [pair(0), pair(1), pair(2)]
+TEST = pair(9)
+
+
+class Rows(Dataset):
+    """A map-style data set, as a user writes it."""
+
+    def __init__(self, inputs, targets, *, form=tuple, noise=0.0) -> None:
+        self.inputs, self.targets_, self.form, self.noise = inputs, targets, form, noise
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, i: int):
+        self.reads += 1
+        x = self.inputs[i] + self.noise * torch.randn(FEATURES)
+        if self.form is dict:
+            return {"x": x, "mask": torch.tensor(1), "labels": self.targets_[i], "site": int(i) % 2}
+        return x, int(self.targets_[i])
+
+
+def trained(clients: ud.Clients, model: nn.Module | None = None, **options) -> ud.Run:
+    torch.manual_seed(0)
+    run = ud.simulate(
+        ud.FedAvg(lr=0.1),
+        model or nn.Linear(FEATURES, 2),
+        clients,
+        loss=nn.functional.cross_entropy,
+        rounds=2,
+        **{"batch_size": 4, "work": ud.Steps(2), **options},
+    )
+    for _ in run:
+        pass
+    return run
+
+
+def reference() -> str:
+    return trained(ud.Clients(PAIRS, test=TEST)).model_sha256
+
+
+FORMS = {
+    "numpy": lambda x, y: (x.numpy(), y.numpy()),
+    "float64 and lists": lambda x, y: (x.double().numpy(), y.tolist()),
+    "TensorDataset": TensorDataset,
+    "Dataset": Rows,
+    "DataLoader": lambda x, y: DataLoader(Rows(x, y), batch_size=5, shuffle=True),
+    "Subset": lambda x, y: Subset(TensorDataset(torch.cat([x, x]), torch.cat([y, y])), range(12)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_bits_of_tensors(form: str) -> None:
+    make = FORMS[form]
+    clients = ud.Clients([make(*each) for each in PAIRS], test=make(*TEST))
+    assert trained(clients).model_sha256 == reference()
+
+
+def test_lazy_samples_give_the_same_bits_and_say_what_they_cost() -> None:
+    rows = [Rows(*each) for each in PAIRS]
+    clients = ud.Clients(rows, test=Rows(*TEST), lazy=True)
+    assert "read when drawn, about" in repr(clients)
+    assert clients.inputs.dtype == torch.int64
+    before = rows[0].reads
+    assert trained(clients).model_sha256 == reference()
+    assert rows[0].reads > before
+
+
+def test_random_transforms_are_drawn_anew_and_can_be_repeated() -> None:
+    def run() -> str:
+        clients = ud.Clients([Rows(*each, noise=0.1) for each in PAIRS], test=Rows(*TEST))
+        assert clients.prepare is not None
+        assert clients.prepare.random
+        return trained(clients).model_sha256
+
+    assert run() == run()
+    assert run() != reference()
+
+
+def test_the_loader_s_batch_size_counts_unless_another_is_named() -> None:
+    loaders = [DataLoader(TensorDataset(*each), batch_size=4) for each in PAIRS]
+    clients = ud.Clients(loaders, test=DataLoader(TensorDataset(*TEST)))
+    assert trained(clients, batch_size=None).model_sha256 == reference()
+
+
+class ByName(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        assert mask.dtype == torch.int64
+        return self.layer(x) * mask[..., None]
+
+
+def test_dictionaries_reach_the_model_by_name() -> None:
+    rows = [Rows(*each, form=dict) for each in PAIRS]
+    for data in rows:
+        data.__class__ = type("Plain", (Rows,), {"__getitem__": without_site})
+    clients = ud.Clients(rows, test=rows[0])
+    assert [field.name for field in clients.fields] == ["x", "mask"]
+    run = trained(clients, ByName())
+    assert isinstance(run.model, ByName)
+    assert run.record.accuracy is not None
+
+
+def without_site(self, i: int):
+    return {k: v for k, v in Rows.__getitem__(self, i).items() if k != "site"}
+
+
+def test_one_data_set_with_a_field_of_clients() -> None:
+    clients = ud.Clients(Rows(*PAIRS[0], form=dict), client="site")
+    assert clients.sizes.tolist() == [6, 6]
+    assert torch.equal(clients[1][0][:, :FEATURES], PAIRS[0][0][1::2])
+
+
+def test_a_collate_function_of_ones_own() -> None:
+    def shifted(samples):
+        return torch.stack([x for x, _ in samples]) + 1, torch.tensor([y for _, y in samples])
+
+    clients = ud.Clients([DataLoader(Rows(*PAIRS[0]), collate_fn=shifted)])
+    assert torch.allclose(clients.inputs, PAIRS[0][0] + 1)
+
+
+def test_frames_become_clients_and_score_new_rows() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": ["a", "b"] * 40, "x": rng.normal(size=80)})
+    frame["y"] = 3.0 * frame["x"] + 10
+    frame["big"] = frame["x"] > 0
+    clients = ud.Clients(frame.drop(columns="y"), target="big", client="site")
+    assert len(clients) == 2
+    run = trained(clients, nn.Linear(1, 2), work=ud.Steps(50), batch_size=10)
+    scored = run.predict(frame)
+    assert (scored["predicted big"] == frame["big"].astype(str)).mean() > 0.9
+    parts = [part.drop(columns=["site", "y"]) for _, part in frame.groupby("site")]
+    assert len(ud.Clients(parts, target="big")) == 2
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+class NoLength(Dataset):
+    def __getitem__(self, i: int):
+        return torch.zeros(3), 0
+
+
+class Ragged(Rows):
+    def __getitem__(self, i: int):
+        return torch.zeros(3 + i % 2), 0
+
+
+BAD = {
+    "iterable": (lambda: [Endless()], "a Dataset with a length, got 'Endless'"),
+    "no length": (lambda: [NoLength()], "a Dataset with a length, got 'NoLength'"),
+    "ragged": (lambda: [Ragged(*PAIRS[0])], r"samples of one shape, got shapes \(3,\) and \(4,\)"),
+    "ragged arrays": (lambda: [([[1.0], [1.0, 2.0]], [0, 1])], "numbers of one shape"),
+    "mixed": (lambda: [Rows(*PAIRS[0]), PAIRS[1]], "Datasets or DataLoaders for all"),
+    "one data set": (lambda: Rows(*PAIRS[0]), 'client="field" for one Dataset'),
+    "a dictionary": (lambda: {"a": 1}, "a list with the data of each client"),
+    "a frame": (lambda: pd.DataFrame({"x": [1]}), 'target="column" for frames'),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_are_one_sentence(case: str) -> None:
+    make, clue = BAD[case]
+    with pytest.raises(ValueError, match=clue):
+        ud.Clients(make())
+
+
+def test_a_list_of_loaders_and_a_model_class_are_answered_with_the_remedy() -> None:
+    loaders = [DataLoader(TensorDataset(*each)) for each in PAIRS]
+    with pytest.raises(ValueError, match=r"got 'list'; make them: undrift\.Clients\("):
+        trained(loaders)
+    with pytest.raises(ValueError, match=r"make an object of it: ByName\(\)"):
+        trained(ud.Clients(PAIRS), ByName)
