@@ -65,6 +65,10 @@ class Host:
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(self.command(argv), **options)
 
+    def connect(self, wanted: bool) -> None:
+        """Put the host on the network, or cut it off."""
+        _ip(self.namespace, f"link set {self.device} {'up' if wanted else 'down'}")
+
     def sent_bytes(self) -> int:
         """Return the bytes that have left the interface, with one header for up to 64 kB."""
         where = ["-n", self.namespace] if self.namespace else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import resource
 import signal
@@ -76,3 +77,27 @@ def no_threads_left() -> Iterator[None]:
         for thread in left:
             thread.join(2)  # a thread may need a moment to end
         assert not any(thread.is_alive() for thread in left)
+
+
+def listeners(*pids: int) -> set[str]:
+    """Return the addresses, with their ports, on which these processes wait for connections."""
+    found = set()
+    for pid in pids:
+        links = [
+            os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()
+        ]
+        inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:  # LISTEN
+                    found.add(_address(fields[1]))
+    return found
+
+
+def _address(text: str) -> str:
+    """Return an address as people write it; the kernel has words of four bytes in its own order."""
+    address, port = text.split(":")
+    raw = bytes.fromhex(address)
+    words = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    return f"{ipaddress.ip_address(words)}:{int(port, 16)}"

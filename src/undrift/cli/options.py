@@ -312,7 +312,12 @@ OutOption = Annotated[
     typer.Option(help="Folder for records and plots; default: runs/...", rich_help_panel=OUTPUT),
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace --out.", rich_help_panel=OUTPUT)
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace --out; with --resume, go on although code or experiment differ.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Last line: JSON.", rich_help_panel=OUTPUT)

@@ -70,9 +70,13 @@ class FixedSize:
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
         """Return round t's cohort."""
-        ids = _present(population, present)
-        if self.count < len(ids):
-            ids = keyed.generator(seed, "cohort", t).choice(ids, self.count, replace=False)
+        # Of all clients numbers are drawn, since a list of a million takes longer than the draw.
+        candidates = len(population) if present is None else present
+        if self.count < (len(population) if present is None else len(present)):
+            rng = keyed.generator(seed, "cohort", t)
+            ids = rng.choice(candidates, self.count, replace=False)
+        else:
+            ids = _present(population, present)
         return _renormalised(np.sort(ids), population, t)
 
     def check(self, population: int, rounds: int) -> None:
@@ -101,7 +105,7 @@ class Fraction:
 
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
         """Return round t's cohort."""
-        size = len(_present(population, present))
+        size = len(population) if present is None else len(present)
         # The small term repairs products such as 0.29 * 100 = 28.999999999999996.
         count = max(1, int(self.share * size + 1e-9))
         return FixedSize(count).sample(t, population, seed, present)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
 from functools import cache, cached_property
@@ -20,7 +21,7 @@ from undrift.engine.checkpoint.lock import FolderLock
 from undrift.engine.plan import Planner
 from undrift.engine.processes.rendezvous import code_digest, restarted
 from undrift.engine.settings import ExecutionRecord, RunSettings
-from undrift.engine.world import World
+from undrift.engine.world import TogetherError, World
 from undrift.gradients.task import Task
 from undrift.results.record import Record, Totals
 
@@ -47,6 +48,7 @@ class Resumable(ABC):
     _lock: FolderLock | None = None  # of the part of it that this process writes
     _save_times: SaveTimes
     _caller_settings: dict[str, str]  # settings that only the caller knows
+    _force = False  # whether to go on from another run's checkpoint
     _torn: bool  # whether the state is being replaced at this moment
 
     @abstractmethod
@@ -63,9 +65,18 @@ class Resumable(ABC):
         return self.state
 
     def use_checkpoints(
-        self, checkpoint: str | Path | None, resume: str | Path | None, **settings: str
+        self,
+        checkpoint: str | Path | None,
+        resume: str | Path | None,
+        *,
+        force: bool = False,
+        **settings: str,
     ) -> None:
-        """Save to one folder and resume from another, whose `settings` must be the same."""
+        """Save to one folder and resume from another, whose `settings` must be the same.
+
+        `force` accepts others, with a warning.
+        """
+        self._force = force
         if checkpoint is None and resume is None and self.world.size == 1:
             return
         self._caller_settings = settings
@@ -123,7 +134,8 @@ class Resumable(ABC):
         It takes a hash of all data, which a run that is not saved does without.
         """
         own = store.settings_of(self.algorithm, self._task, self._planner, self._clients)
-        return own | store.without_addresses(self._caller_settings)
+        code = {"the code of undrift": code_digest(), "torch": torch.__version__}
+        return own | code | store.without_addresses(self._caller_settings)
 
     def _lock_folder(self, folder: Path) -> None:
         try:
@@ -154,8 +166,6 @@ class Resumable(ABC):
             "mode": self.execution.mode,
             "kernels": repr(self.execution.kernels),
             "loops": repr(self.execution.loops),
-            "the code of undrift": code_digest(),
-            "torch": torch.__version__,
         }
 
     def save(self) -> bool:
@@ -192,16 +202,37 @@ class Resumable(ABC):
                 path,
                 round,
                 settings=self._saved_settings,
+                force=self._force,
                 templates=self._templates,
                 record_type=self.record_type,
                 device=self._x0.device,
             )
 
         parts, all_parts = shards.read(folder, self.world, read)
+        if parts[0].x0.shape != self._x0.shape or parts[0].x0.dtype != self._x0.dtype:
+            raise TogetherError(
+                f"resume needs a checkpoint of this model, {self._x0.numel()} parameters of "
+                f"{self._x0.dtype}, got {parts[0].x0.numel()} of {parts[0].x0.dtype}; force does "
+                "not change that."
+            )
         saved = self._own_part(parts) if all_parts else parts[0]
+        self._compare_execution(saved.execution)
         expected = f"rounds >= {saved.round}, those already done"
         require(saved.round <= self.rounds, "resume", expected, self.rounds)
         self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
         self.state, self.record = saved.server, saved.record
         own = saved.clients
         self.client_states = own if isinstance(own, StoredStates) else dict(own)
+
+    def _compare_execution(self, saved: ExecutionRecord | None) -> None:
+        """Say where the run goes on in another way than it began, since its bits then differ."""
+        if saved is None or saved == self.execution or not self.world.head:
+            return
+        names = ("mode", "kernels", "loops", "channels_last")
+        pairs = [(name, getattr(self.execution, name), getattr(saved, name)) for name in names]
+        changes = [f"{name} = {now} where it had {old}" for name, now, old in pairs if now != old]
+        warnings.warn(
+            f"This run goes on with {', '.join(changes)}; it will not end with the same bits as a "
+            "run that was not stopped, only with the same up to rounding.",
+            stacklevel=2,
+        )

@@ -117,6 +117,8 @@ class ExecutionOptions:
         same before. It pays for convolutional nets of few channels, not for wide ones.
     like: an earlier run's `run.execution`. Where the options leave a choice, the run is executed in
         the same way, so that it gives the same bits.
+    force_resume: whether to go on from a checkpoint of other code or of another experiment, with a
+        warning that names the differences.
     """
 
     threads: int | None = None
@@ -124,6 +126,7 @@ class ExecutionOptions:
     channels_last: bool | None = None
     compile: bool = False
     like: ExecutionRecord | None = None
+    force_resume: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,11 +173,13 @@ def simulate(
         if isinstance(run, PeerRun):
             digest = setup.links.digest() if setup.links else "None"
             links = {"topology": digest, "allreduce": repr(setup.route)}
-        run.use_checkpoints(checkpoint, resume, **links, **setup.policy.settings())
+        known = {**links, **setup.policy.settings()}
+        run.use_checkpoints(checkpoint, resume, force=execution.force_resume, **known)
         if early_stopping is not None:
             run.stop_early(EarlyStopping.of(early_stopping))
         if progress and world.head:
             run.show_progress()
+        world.begin()
         return follow(run)
 
 

@@ -170,6 +170,7 @@ def _arguments(
     seed: int,
     *,
     like: ExecutionRecord | None = None,
+    force: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Return the arguments of `simulate`, of which `options` overrule the experiment's."""
@@ -194,7 +195,9 @@ def _arguments(
             evaluation_options(experiment),
             gradient_norm=evaluation.gradient_norm and not isinstance(algorithm, Federated),
         ),
-        "execution": ExecutionOptions(threads=engine.threads, compile=engine.compile, like=like),
+        "execution": ExecutionOptions(
+            threads=engine.threads, compile=engine.compile, like=like, force_resume=force
+        ),
         "fleet": build_fleet(experiment.fleet, len(clients), seed),
         "mode": engine.mode,
         "kernels": engine.kernels,

@@ -62,7 +62,9 @@ def check_side_by_side(experiment: Experiment, options: RunOptions) -> None:
 def check_named_checkpoints(job: Job, options: RunOptions) -> None:
     """Raise if the checkpoints to go on from are not the job's, before processes are started."""
     if options.resume_from is not None:
-        build_run(job.experiment, job.method, job.seed, resume=options.resume_from).close()
+        build_run(
+            job.experiment, job.method, job.seed, resume=options.resume_from, force=options.force
+        ).close()
 
 
 def require_same_trial(job: Job, earlier: Trial, spelling: Spelling) -> None:

@@ -248,6 +248,7 @@ class _Runner:
         return {
             "timeout": engine.timeout,
             "processes": None if launched() else engine.processes,
+            "force": self._options.force,
             **self._options.named_checkpoints,
         }
 

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from undrift.engine.checkpoint import client_states
 from undrift.files import part_of
 
 SCAFFOLD = ud.Scaffold(lr=0.1)
+FORCED = ud.ExecutionOptions(force_resume=True)
 
 
 def saved(folder: Path, rounds: int = 4) -> torch.Tensor:
@@ -173,7 +175,8 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_damaged_one(
 
 def test_resume_can_add_rounds_and_change_the_mode(tmp_path: Path) -> None:
     saved(tmp_path, rounds=2)
-    more = testing.start(SCAFFOLD, rounds=6, resume=tmp_path, mode="stacked")
+    with pytest.warns(UserWarning, match="goes on with mode = stacked where it had loop; it will"):
+        more = testing.start(SCAFFOLD, rounds=6, resume=tmp_path, mode="stacked")
     end = testing.finish(more)
     assert float((end - testing.finish(testing.start(SCAFFOLD, rounds=6))).abs().max()) < 1e-12
 
@@ -305,6 +308,47 @@ def test_another_experiment_is_refused(tmp_path: Path, changed: Any, named: str)
     saved(tmp_path)
     with pytest.raises(ud.CheckpointError, match=named):
         testing.start(SCAFFOLD, resume=tmp_path, **changed)
+
+
+def test_another_experiment_goes_on_where_that_is_forced(tmp_path: Path) -> None:
+    saved(tmp_path, rounds=2)
+    with pytest.warns(UserWarning, match="got seed = 4 where the checkpoint has 3"):
+        run = testing.start(SCAFFOLD, resume=tmp_path, seed=4, execution=FORCED)
+    assert run.round == 2
+    testing.finish(run)
+
+
+def test_other_code_is_refused_by_name_unless_it_is_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, rounds=2)
+    monkeypatch.setattr("undrift.engine.resume.code_digest", lambda: "other")
+    refused = r"got the code of undrift = other where the checkpoint has [0-9a-f]{32}; .*--force"
+    with pytest.raises(ud.CheckpointError, match=refused):
+        testing.start(SCAFFOLD, resume=tmp_path)
+    with pytest.warns(UserWarning, match="got the code of undrift = other"):
+        forced = testing.start(SCAFFOLD, resume=tmp_path, execution=FORCED)
+    assert torch.equal(testing.finish(forced), testing.finish(testing.start(SCAFFOLD)))
+
+
+def test_what_does_not_fit_is_refused_even_if_it_is_forced(tmp_path: Path) -> None:
+    saved(tmp_path, rounds=2)
+    model = torch.nn.Linear(6, 3).double()
+    differs = pytest.warns(UserWarning, match="Going on with another run's checkpoint")
+    with differs, pytest.raises(ud.CheckpointError, match="a checkpoint of this model, 21 param"):
+        testing.start(SCAFFOLD, resume=tmp_path, model=model, execution=FORCED)
+    with differs, pytest.raises(ud.CheckpointError, match="got server/c, server/x; it is of anoth"):
+        testing.start(ud.FedAvg(lr=0.1), resume=tmp_path, execution=FORCED)
+
+
+def test_a_run_with_kernels_that_goes_on_without_them_says_so(tmp_path: Path) -> None:
+    run = testing.start(SCAFFOLD, checkpoint=tmp_path)
+    run.execution = replace(run.execution, kernels=True, loops=True)  # as if it had them
+    next(run)
+    run.close()
+    changes = "kernels = False where it had True, loops = False where it had True"
+    with pytest.warns(UserWarning, match=f"This run goes on with {changes}; it will not end with"):
+        testing.start(SCAFFOLD, resume=tmp_path, kernels=False)
 
 
 def test_another_algorithm_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import undrift as ud
+from tests.support.system import listeners
 from undrift.config.experiment import Experiment
 from undrift.engine.checkpoint import store
 from undrift.runs.folder import read_experiment
@@ -136,22 +137,29 @@ def test_ten_kills_out_of_ten_recover(tmp_path, uninterrupted, method, victim, a
 
 
 @pytest.mark.long
-def test_a_stopped_worker_is_found_within_the_timeout_and_named(tmp_path):
-    timeout = 6.0
-    job = Job(tmp_path, "scaffold", "--rounds", "100000", "--timeout", str(timeout))
+@pytest.mark.parametrize("trial", range(10))
+def test_a_stopped_worker_is_found_within_the_timeout_named_and_replaced(tmp_path, trial):
+    timeout, victim = 6.0, trial % 2
+    saving = ["--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "5"]
+    options = [*saving, "--rounds", "100000", "--timeout", str(timeout)]
+    job = Job(tmp_path, "scaffold", *options)
     try:
-        job.await_rounds(5, 90)
-        os.kill(job.workers()[1], signal.SIGSTOP)
+        job.await_rounds(5 + trial, 90)
+        os.kill(job.workers()[victim], signal.SIGSTOP)
         start = time.monotonic()
         while "has not answered" not in job.output.read_text():
             assert time.monotonic() - start < timeout + 15, job.output.read_text()
             time.sleep(0.1)
         seconds = time.monotonic() - start
+        assert seconds < timeout + 5
+        reached = job.rounds()
+        back = job.await_rounds(reached + 10, 30)
+        print(f"noticed after {seconds:.1f} s, back after {back:.1f} s")
     finally:
         job.stop()
     told = " ".join(job.output.read_text().split())
-    assert re.search(r"Error: Rank 1 has not answered for 6 s; .*checkpoint is intact\.", told)
-    assert seconds < timeout + 5
+    named = rf"Error: Rank {victim} has not answered for 6 s; .*checkpoint is intact\."
+    assert re.search(named, told), told
 
 
 def test_sigterm_saves_the_same_round_of_all_processes_and_a_resume_goes_on(
@@ -162,6 +170,9 @@ def test_sigterm_saves_the_same_round_of_all_processes_and_a_resume_goes_on(
     try:
         job.await_rounds(5, 90)
         workers = job.workers()
+        found = listeners(job.process.pid, *workers)
+        assert found
+        assert {address for address in found if not address.startswith("127.")} == set()
         job.process.terminate()
         assert job.process.wait(60) == 143, job.output.read_text()
     finally:

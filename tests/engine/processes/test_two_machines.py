@@ -265,3 +265,38 @@ def test_a_rank_that_is_killed_comes_back_from_folders_that_are_not_shared(
     for number, machine in enumerate(machines):
         saved = {path.name for path in (machine.folder / "saved").iterdir()}
         assert saved == {f"rank-{2 * number}-of-4", f"rank-{2 * number + 1}-of-4"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trial", range(10))
+def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on_when_it_is_back(
+    pair, uninterrupted, trial
+):
+    """Both sides notice within the timeout and five seconds; it goes on within thirty."""
+    timeout = 8.0
+    saving = ["--checkpoint", "saved", "--checkpoint-every", "5", "--timeout", str(timeout)]
+    run = ["-m", "undrift", *command("scaffold", *KILLED, *saving)]
+    machines = pair.torchrun(run, "--max-restarts", "20")
+    records = machines[0].folder / "out-scaffold" / "records.jsonl"
+
+    def recorded() -> int:
+        return len(records.read_text().splitlines()) if records.exists() else 0
+
+    def wait_until(condition, seconds: float) -> float:
+        start = time.monotonic()
+        while not condition():
+            assert time.monotonic() - start < seconds, [machine.said for machine in machines]
+            time.sleep(0.02)
+        return time.monotonic() - start
+
+    wait_until(lambda: recorded() >= 5 + trial, 120)
+    pair.hosts[1].connect(False)
+    before = recorded()
+    noticed = re.compile("has not answered for|was lost, killed or crashed|lost each other")
+    both = wait_until(lambda: all(noticed.search(each.said) for each in machines), timeout + 5)
+    pair.hosts[1].connect(True)
+    back = wait_until(lambda: recorded() > before + 1, 30)
+    print(f"noticed after {both:.1f} s, back after {back:.1f} s")
+    for machine in machines:
+        machine.finish()
+    assert hashes(machines[0].printed) == [uninterrupted]

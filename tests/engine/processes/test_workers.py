@@ -17,6 +17,7 @@ from torch import nn
 
 import undrift as ud
 from tests.jobs import processes as job
+from tests.support.system import listeners
 from undrift import testing
 
 TIMEOUT = 60.0
@@ -47,7 +48,11 @@ class Failing(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        if os.getpid() != self.first and self.calls == 1 and self.how == "slow":
+            time.sleep(4)  # before its first round
         if os.getpid() != self.first and self.calls > 10:
+            if self.how == "slow":
+                return self.inner(inputs)
             if self.how == "raise":
                 raise RuntimeError("no more coffee")
             os.kill(os.getpid(), signal.SIGKILL if self.how == "kill" else signal.SIGSTOP)
@@ -120,6 +125,16 @@ def test_a_process_that_fails_is_named_and_none_is_left(how, said):
     assert caught.value.ranks == [1]
     assert time.monotonic() - begun < 50
     assert children() == before
+
+
+def test_a_slow_start_is_not_taken_for_a_hung_process_and_only_the_loopback_listens():
+    """The group had the run's timeout from the start, and the store was open to everybody."""
+    before = children()
+    with run_in_processes(ud.FedAvg(lr=0.1), model=Failing("slow"), timeout=2.0) as run:
+        next(run)
+        found = listeners(os.getpid(), *(children() - before))
+        assert found
+        assert {address for address in found if not address.startswith("127.")} == set()
 
 
 @pytest.mark.long

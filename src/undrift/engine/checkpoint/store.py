@@ -183,13 +183,14 @@ def read(
     round: int,
     *,
     settings: dict[str, str],
+    force: bool = False,
     templates: Callable[[Vector], tuple[Any, Any]],
     record_type: type[Record],
     device: torch.device,
 ) -> Snapshot:
     """Return the checkpoint of a round; `templates(x0)` gives empty server and client states."""
     manifest, tensors = _verified(_path(folder, round))
-    _require_same_settings(manifest["settings"], settings)
+    _compare_settings(manifest["settings"], settings, force=force)
     return _restore(folder, manifest, tensors, templates, record_type, device)
 
 
@@ -233,19 +234,27 @@ def _verified(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return manifest, tensors
 
 
-def _require_same_settings(saved: dict[str, str], current: dict[str, str]) -> None:
+def _compare_settings(saved: dict[str, str], current: dict[str, str], *, force: bool) -> None:
+    """Raise `CheckpointError` where settings differ; with `force`, warn of each difference."""
     for name in sorted(saved.keys() | current.keys()):
-        if saved.get(name) != current.get(name):
+        if saved.get(name) == current.get(name):
+            continue
+        difference = f"got {name} = {current.get(name)} where the checkpoint has {saved.get(name)}"
+        if not force:
             raise CheckpointError(
-                f"resume needs the run it was saved from, got {name} = {current.get(name)} where "
-                f"the checkpoint has {saved.get(name)}; use the same settings or start anew."
+                f"resume needs the run it was saved from, {difference}; use the same, start anew, "
+                "or accept it with --force (force_resume=True of ExecutionOptions)."
             )
+        warnings.warn(f"Going on with another run's checkpoint: {difference}.", stacklevel=2)
 
 
 def _leaf(named: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     """Return a tensor of a checkpoint, which must have the form that the method gives it."""
     leaf = named.get(name)
-    if leaf is None or leaf.shape != like.shape or leaf.dtype != like.dtype:
+    # Peers give one node's state as (1, ...), and a checkpoint has a row for each node.
+    rows = leaf is not None and like.ndim > 1 and like.shape[0] == 1 and leaf.ndim == like.ndim
+    skipped = 1 if rows else 0
+    if leaf is None or leaf.shape[skipped:] != like.shape[skipped:] or leaf.dtype != like.dtype:
         expected = f"{name} as {tuple(like.shape)} {like.dtype}"
         got = "none" if leaf is None else f"{tuple(leaf.shape)} {leaf.dtype}"
         raise CheckpointError(
@@ -265,8 +274,13 @@ def _restore(
     named = {name: leaf.to(device) for name, leaf in tensors.items()}
     x0 = named.pop("x0")
     server, client = templates(x0)
-    expected = tree.named_leaves(server)
-    leaves = [_leaf(named, f"server/{path}", like) for path, like in expected.items()]
+    expected = {f"server/{path}": like for path, like in tree.named_leaves(server).items()}
+    if named.keys() != expected.keys():
+        raise CheckpointError(
+            f"resume needs a state with {', '.join(expected)}, got {', '.join(sorted(named))}; it "
+            "is of another method."
+        )
+    leaves = [_leaf(named, path, like) for path, like in expected.items()]
     return Snapshot(
         manifest["round"],
         x0,
@@ -275,4 +289,5 @@ def _restore(
         from_fields(Totals, manifest["totals"]),
         from_fields(record_type, manifest["record"]) if manifest["record"] else None,
         manifest["settings"],
+        ExecutionRecord.from_dict(manifest["execution"] or {}),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,12 +52,14 @@ def federated_round(
     scale = norm_of(server.x)
     down = first_down = algorithm.broadcast(server)
     new_states: dict[int, Any] = {}
+    # States are never changed in place, so all clients that are new may begin with the same one.
+    first_state = cache(lambda: algorithm.init_client(x0, first_down))
 
     def state_of(i: int) -> Any:
         for states in (new_states, clients):
             if i in states:
                 return states[i]
-        return algorithm.init_client(x0, first_down)
+        return first_state()
 
     asked = _asked(algorithm, executor.world, plan, clients)
     if isinstance(algorithm, Prelude) and len(asked):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from torch.distributed.distributed_c10d import Store
+
 from undrift.engine.processes.group import Processes
 from undrift.engine.world import World
 
@@ -21,6 +23,7 @@ class ProcessContext:
     joined: Processes | None = None  # the group that this process has joined last
     pool: WorkerPool | None = None  # the processes that this one started for its last run
     worker_world: World | None = None  # in a process of such a pool: the world it was started for
+    stores: dict[int, Store] = field(default_factory=dict)  # that this process has opened, by port
     attempts: Iterator[int] = field(default_factory=itertools.count)  # to join others
 
 

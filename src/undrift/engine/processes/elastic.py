@@ -15,11 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from undrift.engine.processes.group import STARTED_HERE
 from undrift.engine.processes.rendezvous import launched, restarts
 from undrift.engine.processes.workers import threads_for
 from undrift.errors import WorkerError
-
-_RESULT = "UNDRIFT_RESULT"  # the environment variable that names the folder of exit codes
 
 
 def rank() -> int:
@@ -51,8 +50,13 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
     logging.disable(logging.CRITICAL)  # from here on only the agent runs in this process
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder)
-        os.environ[_RESULT] = folder
-        options = ["--standalone", "--nproc-per-node", str(processes), "--monitor-interval", "0.1"]
+        (result / "codes").mkdir()
+        os.environ[STARTED_HERE] = str(result / "codes")
+        # The agent uses a file and the workers the loopback, so that others can reach no port.
+        options = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(result / "rendezvous")]
+        options += ["--rdzv-conf", "store_type=file", "--local-addr", "127.0.0.1"]
+        options += ["--rdzv-id", "undrift", "--nnodes", "1"]
+        options += ["--nproc-per-node", str(processes), "--monitor-interval", "0.1"]
         options += ["--max-restarts", str(max_restarts), "-m", "undrift", *arguments]
         try:
             run(parse_args(options))  # type: ignore[no-untyped-call]
@@ -64,7 +68,7 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
                     "--resume if it was saved.",
                     ranks=[rank],
                 ) from None
-            if _reported(result) is None:
+            if _reported(result / "codes") is None:
                 return failure.exitcode
         except SignalException as error:
             return 128 + int(error.sigval)
@@ -72,12 +76,12 @@ def in_processes(arguments: Sequence[str], processes: int, max_restarts: int) ->
             os.environ.clear()
             os.environ.update(before)
             logging.disable(logging.NOTSET)
-        return _reported(result) or 0
+        return _reported(result / "codes") or 0
 
 
 def end_with_parent() -> None:
     """End a worker of `in_processes` when the process that started it has gone."""
-    if os.environ.get(_RESULT) is None or not launched():
+    if os.environ.get(STARTED_HERE) is None or not launched():
         return
     parent = os.getppid()
 
@@ -91,7 +95,7 @@ def end_with_parent() -> None:
 
 def leave(code: int, error: BaseException | None = None) -> None:
     """End this process with the code, or report the code to the agent that would restart it."""
-    result = os.environ.get(_RESULT)
+    result = os.environ.get(STARTED_HERE)
     lost = isinstance(error, WorkerError) and not error.final
     if result is None or not launched() or lost:
         sys.exit(code)

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import socket
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,14 +40,29 @@ from undrift.engine.world import DifferentError, TogetherError, World
 from undrift.errors import WorkerError
 
 T = TypeVar("T")
+STARTED_HERE = "UNDRIFT_RESULT"  # names a folder in processes that one command has started here
 GRACE = 3.0  # seconds that other processes get to mark themselves alive
 
 
 class Processes(World):
     """Connects this process with the others of a run over torch.distributed."""
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
-        self.rank, self.size, self._timeout = rank, size, timeout
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: float,
+        *,
+        patient: bool = False,
+        places: Mapping[int, str] | None = None,
+    ) -> None:
+        """Join a group; a `patient` one waits longer than the timeout until `begin`.
+
+        `places` has the host and the number of every process, as `this_process` tells them.
+        """
+        self.rank, self.size, self._timeout, self._patient = rank, size, timeout, patient
+        self._places = dict(places or {})
         self._store, self.open = store, True
         self.transport = Transport()
         self._sent = 0.0  # by the backend's own collectives
@@ -55,6 +75,13 @@ class Processes(World):
         ring has it.
         """
         return self.transport.sent + round(self._sent)
+
+    def begin(self) -> None:
+        """Let the run's timeout count from here on; starting took as long as it took."""
+        if self._patient and self.open:
+            self._patient = False
+            limit = timedelta(seconds=self._timeout)
+            dist.distributed_c10d._set_pg_timeout(limit, self.transport.group)
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         """Return every process's numbers, (size, n)."""
@@ -191,11 +218,9 @@ class Processes(World):
         self._disconnect()  # ends the waits of others for this process
         reason = str(error).lower()
         hung = "timed out" in reason or "timeout" in reason
-        try:
-            notes, silent = ask_around(self._store, self.rank, self.size)
-            self._linger(silent)
-        except RuntimeError:  # the store is gone, and with it rank 0, which holds it
-            notes, silent = {}, [0]
+        notes, silent = self._ask_in_time()
+        if hung:
+            self._end_stopped(silent)
         if notes:
             rank, note = next(iter(notes.items()))
             return WorkerError(f"Rank {rank} failed: {note}", ranks=[rank], final=True)
@@ -205,6 +230,34 @@ class Processes(World):
         end = f"has not answered for {self._timeout:g} s" if hung else "was lost, killed or crashed"
         remedy = "look at its machine, or raise the timeout" if hung else "look at its output"
         return WorkerError(f"{who} {end}; {remedy}. The last checkpoint is intact.", ranks=silent)
+
+    def _ask_in_time(self) -> tuple[dict[int, str], list[int]]:
+        """Return what `ask_around` finds; rank 0 is missing where its store does not answer."""
+        found: tuple[dict[int, str], list[int]] = ({}, [0])
+
+        def ask() -> None:
+            nonlocal found
+            with contextlib.suppress(RuntimeError):  # The store is gone, and rank 0 with it.
+                answers = ask_around(self._store, self.rank, self.size)
+                self._linger(answers[1])
+                found = answers
+
+        # A machine that is cut off would wait for the store as long as the network does.
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(GRACE + 1 if self.rank else 2 * GRACE)
+        return found
+
+    def _end_stopped(self, silent: Sequence[int]) -> None:
+        """End silent processes that the same command has started here, so that it can restart.
+
+        A process that is stopped would not follow a polite signal for half a minute.
+        """
+        for rank in silent if STARTED_HERE in os.environ else ():
+            host, _, pid = self._places.get(rank, "").rpartition(" ")
+            if host == socket.gethostname():
+                with contextlib.suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
 
     def _leave_note(self, error: BaseException) -> None:
         if not self.open:
@@ -260,6 +313,11 @@ def _tree_from(data: Tensor, like: T) -> T:
         for part, leaf in zip(parts, leaves, strict=True)
     ]
     return tree.with_leaves(like, typed)
+
+
+def this_process() -> str:
+    """Return the host and the number of this process."""
+    return f"{socket.gethostname()} {os.getpid()}"
 
 
 def ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list[int]]:

@@ -7,8 +7,11 @@ import hashlib
 import importlib
 import json
 import os
+import re
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -19,12 +22,20 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from undrift.engine.processes.context import CONTEXT
-from undrift.engine.processes.group import GRACE, Processes, ask_around, ranks_in_words
+from undrift.engine.processes.group import (
+    GRACE,
+    Processes,
+    ask_around,
+    ranks_in_words,
+    this_process,
+)
 from undrift.engine.processes.transport import backend_message
 from undrift.engine.world import World
 from undrift.errors import WorkerError
 
 TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
+START = 120.0  # seconds that a process may take to start, whatever the timeout
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @cache
@@ -75,7 +86,8 @@ def join(timeout: float = TIMEOUT) -> World:
     # Every attempt has keys of its own, because a store that outlives a restart still has the
     # addresses of processes that have ended.
     attempt = f"undrift/{restarts()}/{next(CONTEXT.attempts)}"
-    return meet(PrefixStore(attempt, store), rank, size, timeout)
+    local = os.environ["MASTER_ADDR"] in LOOPBACK
+    return meet(PrefixStore(attempt, store), rank, size, timeout, local=local)
 
 
 def _store(rank: int, size: int, timeout: float) -> Store:
@@ -83,6 +95,11 @@ def _store(rank: int, size: int, timeout: float) -> Store:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     try:
+        if opens and address in LOOPBACK:
+            # A process that joins once more finds the store open, as nobody else has its port.
+            if port not in CONTEXT.stores:
+                CONTEXT.stores[port] = local_store(size, timeout, port)
+            return CONTEXT.stores[port]
         return TCPStore(
             address,
             port,
@@ -101,6 +118,37 @@ def _store(rank: int, size: int, timeout: float) -> Store:
         ) from error
 
 
+def local_store(size: int, timeout: float, port: int = 0) -> TCPStore:
+    """Return a store that this process opens and only this machine can reach.
+
+    torch's own would listen on all interfaces, where nobody has to prove who they are.
+    """
+    listener = socket.create_server(("127.0.0.1", port), backlog=2 * size)
+    return TCPStore(
+        "127.0.0.1",
+        listener.getsockname()[1],
+        size,
+        is_master=True,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+@contextmanager
+def loopback_only(wanted: bool) -> Iterator[None]:
+    """Let the backend listen on this machine's loopback alone, unless the user has chosen."""
+    names = [name for _, name in socket.if_nameindex() if re.fullmatch(r"lo\d*", name)]
+    if not wanted or not names or "GLOO_SOCKET_IFNAME" in os.environ:
+        yield
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = names[0]
+    try:
+        yield
+    finally:
+        del os.environ["GLOO_SOCKET_IFNAME"]
+
+
 def meet(
     store: Store,
     rank: int,
@@ -108,11 +156,13 @@ def meet(
     timeout: float,
     patience: float | None = None,
     watch: Callable[[], None] = lambda: None,
+    *,
+    local: bool = False,
 ) -> Processes:
     """Wait for all processes, then connect them and return the group.
 
     The wait lasts `patience` seconds at most, `timeout` by default; `watch` is called meanwhile and
-    may raise.
+    may raise. The group is patient until `begin`. `local` says that all are on this machine.
     """
     try:
         _await_all(store, rank, size, timeout if patience is None else patience, watch)
@@ -127,13 +177,14 @@ def meet(
     # miss a failed process before it ends.
     importlib.import_module("torch.distributed.nn.functional")
     try:
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout),
-        )
+        with loopback_only(local):
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=max(timeout, START)),
+            )
     except RuntimeError as error:
         _, silent = ask_around(store, rank, size)
         whom = ranks_in_words(silent).lower() if silent else "the others"
@@ -143,7 +194,8 @@ def meet(
             "to the network's interface.",
             ranks=silent,
         ) from error
-    return _remember(Processes(store, rank, size, timeout))
+    places = {each: store.get(f"here/{each}").decode() for each in range(size)}
+    return _remember(Processes(store, rank, size, timeout, patient=timeout < START, places=places))
 
 
 def _remember(world: Processes) -> Processes:
@@ -159,7 +211,7 @@ def _await_all(
 
     The first process that loses patience writes the missing ranks into the store for the others.
     """
-    store.set(f"here/{rank}", "1")
+    store.set(f"here/{rank}", this_process())
     missing = [each for each in range(size) if each != rank]
     end = time.monotonic() + patience
     while missing:

@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -27,12 +28,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 from undrift.check import require
 from undrift.engine.processes.context import CONTEXT
 from undrift.engine.processes.interrupts import SIGNALS
-from undrift.engine.processes.rendezvous import join, launched, meet
+from undrift.engine.processes.rendezvous import START, join, launched, local_store, meet
 from undrift.engine.world import World
 from undrift.errors import UndriftError, WorkerError
 
 HERE = "127.0.0.1"
-START = 120.0  # seconds that a process may take to start
+END = 1.0  # seconds that all processes together get to end by themselves
 UNGUARDED = 77  # exit code of a child that found itself running the caller's script again
 
 
@@ -144,8 +145,9 @@ class WorkerPool:
         expected = f"a script in a file for processes={self._size}"
         require(importable, "simulate", expected, main, remedy)
         torch.set_num_threads(threads_for(self._size))
-        limit = timedelta(seconds=timeout)
-        store = TCPStore(HERE, 0, self._size, is_master=True, timeout=limit, wait_for_workers=False)
+        # Starting takes its time even where the caller wants a hung process to be noticed soon.
+        patience = max(timeout, START)
+        store = local_store(self._size, patience)
         context = torch.multiprocessing.get_context("spawn")
         for rank in range(1, self._size):
             ours, theirs = context.Pipe()
@@ -162,10 +164,8 @@ class WorkerPool:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        # Starting takes its time even where the caller wants a hung process to be noticed soon.
-        patience = max(timeout, START)
         common = PrefixStore("undrift", store)
-        self.world = meet(common, 0, self._size, timeout, patience, self.watch)
+        self.world = meet(common, 0, self._size, timeout, patience, self.watch, local=True)
         return self.world
 
     def watch(self) -> None:
@@ -201,8 +201,9 @@ class WorkerPool:
             self.world.close()
         for pipe in self._pipes:
             pipe.close()
+        end = time.monotonic() + END
         for process in self._processes:
-            process.join(2)
+            process.join(max(0.0, end - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -222,7 +223,7 @@ def _work(pipe: Connection, job: _Job) -> None:
         store = PrefixStore(
             "undrift", TCPStore(HERE, job.port, job.size, is_master=False, timeout=limit)
         )
-        CONTEXT.worker_world = meet(store, job.rank, job.size, job.timeout, patience)
+        CONTEXT.worker_world = meet(store, job.rank, job.size, job.timeout, patience, local=True)
         run = job.simulate(**job.arguments)
         run.lead(lambda order: None, lambda: None)
         orders: dict[str, Callable[[], object]] = {

@@ -1,0 +1,142 @@
+"""A million registered clients: start, memory, seconds a round, and going on after a kill.
+
+    python -m benchmarks.registered [--registered 1000000] [--rounds 1000] [--json FILE]
+
+SCAFFOLD with 1,000 parameters, 1,000 clients a round, two samples a client, one step; states on
+disk and checkpoints by time, both at their defaults. Each line is a process of its own: 10^3
+clients, then 10^6. The process of the second is killed (SIGKILL) after half of its rounds and
+resumed by another, which must end with the hash of a run that nobody killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import undrift as ud
+
+FEATURES, CLASSES, POOL, SAMPLES = 99, 10, 20_000, 2
+WARM_UP = 20
+
+
+def clients(registered: int) -> ud.Clients:
+    """Return clients that each hold two samples of one pool."""
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.standard_normal((POOL, FEATURES), dtype=np.float32))
+    targets = torch.from_numpy(rng.integers(0, CLASSES, POOL))
+    parts = list(rng.integers(0, POOL, (registered, SAMPLES)))
+    return ud.Clients.split(inputs, targets, parts)
+
+
+def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]:
+    """Run all rounds, or until the kill, and return what was measured."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    torch.manual_seed(0)
+    started = ud.simulate(
+        ud.Scaffold(lr=0.1),
+        nn.Linear(FEATURES, CLASSES),
+        clients(registered),
+        loss=F.cross_entropy,
+        work=ud.Steps(1),
+        rounds=rounds,
+        batch_size=SAMPLES,
+        participation=min(1000, registered),
+        mode="stacked",
+        kernels=False,
+        evaluation=ud.EvaluationOptions(every=rounds),
+        checkpoint=folder,
+        checkpoint_every=None,
+        resume=folder if folder.exists() and any(folder.glob("round-*")) else None,
+    )
+    start = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    first, seconds, cpus = started.round, [], []
+    for record in started:
+        if record.round == kill:
+            started.save()
+            os.kill(os.getpid(), signal.SIGKILL)
+        now = time.process_time()
+        cpus.append(now - cpu)
+        cpu = now
+        seconds.append(record.seconds)
+    return {
+        "registered": registered,
+        "first_round": first + 1,
+        "start_wall": start["wall"],
+        "start_cpu": start["cpu"],
+        "round_wall": statistics.median(seconds[WARM_UP:]),
+        "round_cpu": statistics.median(cpus[WARM_UP:]),
+        "all_seconds": sum(seconds),
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+        "states": len(started.client_states),
+        "disk_gb": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e9,
+        "model_sha256": started.model_sha256,
+    }
+
+
+def in_process(*arguments: object) -> dict[str, Any] | None:
+    """Return what another process measures; None if it was killed."""
+    command = [sys.executable, "-m", "benchmarks.registered", "--one", *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode == -signal.SIGKILL:
+        return None
+    done.check_returncode()
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--registered", type=int, default=10**6)
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        registered, rounds, folder, kill = options.one
+        print(json.dumps(run(int(registered), int(rounds), Path(folder), int(kill))))
+        return
+    rounds, most = options.rounds, options.registered
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        few = in_process(1000, rounds, folder / "few", 0)
+        many = in_process(most, rounds, folder / "many", 0)
+        killed = in_process(most, rounds, folder / "killed", rounds // 2)
+        resumed = in_process(most, rounds, folder / "killed", 0)
+    assert killed is None, "it ended before it was killed"
+    if few is None or many is None or resumed is None:
+        sys.exit("A process was killed that should not have been.")
+    for line in (few, many, resumed):
+        print(
+            f"{line['registered']:>8} clients, from round {line['first_round']}: start "
+            f"{line['start_wall']:.2f} s ({line['start_cpu']:.2f} s of CPU), round "
+            f"{1e3 * line['round_wall']:.1f} ms ({1e3 * line['round_cpu']:.1f} ms of CPU), peak "
+            f"{line['peak_gb']:.2f} GB, {line['states']} states, {line['disk_gb']:.2f} GB on disk"
+        )
+    ratios = [many[name] / few[name] for name in ("round_wall", "round_cpu")]
+    print(f"A round of many costs {ratios[0]:.2f} times that of few ({ratios[1]:.2f} of CPU).")
+    same = many["model_sha256"] == resumed["model_sha256"]
+    print(
+        f"Killed after round {rounds // 2} and resumed: {'the same' if same else 'ANOTHER'} hash."
+    )
+    if options.json is not None:
+        options.json.write_text(json.dumps([few, many, resumed], indent=1) + "\n")
+    sys.exit(not same)
+
+
+if __name__ == "__main__":
+    main()
