@@ -63,7 +63,7 @@ def trial(label: str, seed: int, records: list[Record]) -> Trial:
 def test_a_frame_has_a_row_for_every_round_and_nan_for_none() -> None:
     pytest.importorskip("pandas")
     table = frame(RECORDS)
-    assert list(table.columns) == list(RECORDS[0].to_dict())
+    assert list(table.columns) == list(RECORDS[0].flat())
     assert table["round"].tolist() == [1, 2, 3]
     assert table["round"].dtype.kind == "i"
     assert table["loss"].isna().tolist() == [False, True, False]
