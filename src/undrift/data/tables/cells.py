@@ -12,7 +12,7 @@ from undrift.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-MISSING_REMEDY = 'drop the row, or say missing = "impute"'
+MISSING_REMEDY = 'drop the row, or say missing = "impute" (missing=impute in the shell)'
 
 
 def bad_cell(column: str, row: int, expected: str, got: object, remedy: str) -> DataError:

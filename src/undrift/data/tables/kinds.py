@@ -95,5 +95,5 @@ def _date(name: str, cell: object) -> DataError:
 
 
 def _refused(name: str, expected: str, got: str, more: str = "") -> DataError:
-    remedy = f"leave it out with drop = [{name!r}]{more}"
+    remedy = f"leave it out with drop = [{name!r}] (drop={name} in the shell){more}"
     return DataError(f"Column {name!r} needs {expected}, got {got}; {remedy}.")
