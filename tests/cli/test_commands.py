@@ -365,7 +365,7 @@ def test_compare_obeys_set_and_takes_ones_own_methods(call, tmp_path: Path) -> N
     )  # fmt: skip
     assert code == 0, err
     assert list(json.loads(shown.splitlines()[-1])) == ["FedAvg", "Heavy"]
-    assert Experiment.read(out / "experiment.toml").engine.checkpoint_every == 1
+    assert Experiment.read(out / "experiment.toml", trust=True).engine.checkpoint_every == 1
     assert (out / "checkpoints" / "fedavg-lr0.1-seed0").is_dir()
     code, _, err = call("compare", "--resume", str(out), "--rounds", "9")
     assert code == 2

@@ -22,7 +22,7 @@ from torch import nn
 import undrift as ud
 from tests.data.mnist import write_mnist
 from tests.support.system import SHARED
-from undrift.data import Dataset, Images, Samples, Stored, Tokens, cache, datasets
+from undrift.data import Dataset, Images, Samples, Stored, Tokens, cache, datasets, places
 from undrift.data.fetch import Remote
 from undrift.data.remotes import REMOTES
 from undrift.files import part_of, user_cache
@@ -54,7 +54,7 @@ PLACES: dict[str, Callable[[Path, pytest.MonkeyPatch], dict[str, Path]]] = {
     ),
     "earlier downloads": lambda at, _: {"write": user_cache() / "data" / "mnist"},
     "beside a checkout": lambda at, patch: (
-        patch.setattr(datasets, "CHECKOUT", at / "checkout")
+        patch.setattr(places, "CHECKOUT", at / "checkout")
         or {"write": at / "shared" / "data" / "mnist"}
     ),
 }
@@ -70,7 +70,7 @@ def test_where_it_looks(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_debians_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "package")
+    monkeypatch.setattr(places, "DEBIAN", tmp_path / "package")
     write_mnist(tmp_path / "package" / "fashion-mnist")
     assert len(ud.data.load("fashion-mnist").train[1]) == 20
 
