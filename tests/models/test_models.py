@@ -453,7 +453,7 @@ def test_the_largest_models_run_in_the_loop(name: str) -> None:
 def test_every_dropout_is_seen(name: str, options: dict[str, Any], drawn: str) -> None:
     shape = (7,) if name in TEXTS else (1, 16, 16)
     model = real(name, shape, 3, **options).train()
-    assert inspect(model, F.cross_entropy, clients(name, shape)).randomness == drawn
+    assert inspect(model, F.cross_entropy, clients(name, shape))[0].randomness == drawn
 
 
 SEEDED = {**SMALL, "char-lstm": ("char-lstm", (5,), {})}
@@ -526,8 +526,8 @@ IMAGES = "needs images as (channels, height, width), got"
 WITHOUT = "use a model without convolutions such as mlp, or reshape them."
 ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     "unknown name": (build("cnn3", 1, 28, 28), "got 'cnn3'; the nearest is 'cnn2'."),
-    "one class": (
-        build("mlp", 4, classes=1), "build needs classes >= 2, a whole number, got 1.",
+    "no class": (
+        build("mlp", 4, classes=0), "build needs classes >= 1, a whole number, got 0.",
     ),
     "empty shape": (build("mlp"), "build needs shape as whole numbers >= 1, got ()."),
     "zero side": (
@@ -669,7 +669,7 @@ def test_distilbert_trains_in_the_simulator(tiny_distilbert: Path) -> None:
     model = models.from_pretrained(tiny_distilbert, classes=2)
     pairs = [(texts(n, n), torch.arange(n) % 2) for n in (3, 5)]
     data = ud.Clients(pairs)  # type: ignore[arg-type]
-    assert inspect(model, F.cross_entropy, data).randomness == "dropout", "all masks are keyed"
+    assert inspect(model, F.cross_entropy, data)[0].randomness == "dropout", "all masks are keyed"
     work = {"loss": F.cross_entropy, "work": ud.Steps(2), "rounds": 1, "batch_size": 2}
     ends = []
     for algorithm in (ud.FedAvg(lr=0.1), ud.FedAvg(lr=0.1), ud.MOON(lr=0.1)):

@@ -178,8 +178,7 @@ class Model(Part):
             own = "or code such as mine.py:Net"
             raise ValueError(f"model.name needs one of {known}, {own}, got {self.name!r}{near}.")
         names = models.option_names(self.name)
-        free = names is None
-        names = names or []
+        free = models.takes_any_option(self.name)
         for name, value in (self.model_extra or {}).items():
             if name not in names and not free:
                 has = f"; it has {', '.join(names)}" if names else ""

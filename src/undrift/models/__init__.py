@@ -13,7 +13,7 @@ Any `nn.Module` with these attributes serves; no base class is needed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -67,21 +67,27 @@ def build(name: str, *, shape: Sequence[int], classes: int, **options: Any) -> n
     return MODELS[name](sizes, count, **options)
 
 
-def option_names(name: str) -> list[str] | None:
-    """Return the options that `build` takes for the model of that name, None if it takes any."""
-    parameters = (
-        own.parameters(name) if is_code(name) else inspect.signature(MODELS[name]).parameters
-    )
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return None  # Hugging Face, or a user's class, checks the options of these models
-    return [key for key in parameters if key not in own.ALWAYS]
+def option_names(name: str) -> list[str]:
+    """Return the options that `build` takes for the model of that name."""
+    parameters = _parameters(name).values()
+    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    return [each for each in named if each not in own.ALWAYS]
+
+
+def takes_any_option(name: str) -> bool:
+    """Return whether a model checks its options itself, as those of Hugging Face do."""
+    return any(p.kind is p.VAR_KEYWORD for p in _parameters(name).values())
+
+
+def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
+    return own.parameters(name) if is_code(name) else inspect.signature(MODELS[name]).parameters
 
 
 def _require_options(name: str, options: dict[str, Any]) -> None:
     """Raise `ValueError` for an option that the model does not have."""
     known = option_names(name)
-    for option in options if known is not None else ():
-        if known is not None and option not in known:
+    for option in () if takes_any_option(name) else options:
+        if option not in known:
             expected = f"no option but {', '.join(known)}" if known else "no options"
             remedy = nearest(option, known) or "; leave it out"
             raise ValueError(f"{name} needs {expected}, got {option!r}{remedy}.")
@@ -111,5 +117,6 @@ __all__ = [
     "option_names",
     "require_blocks",
     "require_features",
+    "takes_any_option",
     "vgg19",
 ]
