@@ -328,7 +328,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {
             "work": ud.Deadline(7.0),
             "fleet": Fleet((SLOW, SLOW, SLOW, replace(FAST, speed=1e12))),
-            "participation": 1,
+            "participation": ud.FixedSize(1),
         },
         "at most 100000 steps",
     ),

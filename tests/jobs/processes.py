@@ -42,7 +42,7 @@ METHODS = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "loop": {},
     "stacked": {"mode": "stacked"},
-    "lonely": {"participation": 1},  # most processes have nobody in a round
+    "lonely": {"participation": ud.FixedSize(1)},  # most processes have nobody in a round
     "torus": {"allreduce": "torus:2x2"},
     "server": {"allreduce": "server"},
     "random links": {"topology": ud.topology.erdos_renyi(4, 0.5, seed=1)},
