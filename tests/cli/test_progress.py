@@ -22,7 +22,8 @@ def job(label: str, seed: int, rounds: int) -> Any:
 
 
 def record(round: int, accuracy: float | None = None) -> Record:
-    return Record(round, 4, None, accuracy, 100, 200, 8, 160, 0.5)
+    loss = None if accuracy is None else 1.0  # of a round that was tested
+    return Record(round, 4, loss, accuracy, 100, 200, 8, 160, 0.5)
 
 
 def test_a_line_a_minute_with_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
