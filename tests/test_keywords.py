@@ -58,7 +58,7 @@ def test_the_shells_words_are_read_in_python() -> None:
         ({"work": 5}, r"say work=Steps\(5\)"),
         ({"model": nn.Linear}, r"make an object of it: Linear\(\)"),
         ({"model": "mlp"}, r"undrift.models.build\('mlp'"),
-        ({"clients": [1]}, r"make them: undrift.Clients\(\[\(inputs, targets\)"),
+        ({"clients": [1]}, r"make them: undrift.Clients\(data_of_each_client"),
         ({"algorithm": ud.FedAvg}, r"make an object of it: FedAvg\(lr=0.1\)"),
     ],
 )

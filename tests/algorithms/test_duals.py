@@ -468,8 +468,8 @@ class UncheckedFedPD(FedPD):
 )
 def test_prox_steps_of_feddc_and_fedpd_may_not_overshoot(algorithm: Any) -> None:
     """Where FedDyn still converges their states grow, so that both refuse lr > lam."""
-    run = unequal_end(algorithm, rounds=60)
-    assert distance(run.x, PROBLEM.optimum(UNEQUAL)) > 10
+    with pytest.raises(ud.DivergenceError, match="far larger than the others"):
+        unequal_end(algorithm, rounds=60)
 
 
 @exact

@@ -819,7 +819,7 @@ class Watch:
 ring4 = topology.ring(4)
 REFUSED = {
     "no-topology": (ud.DSGD(lr=0.1), {"topology": None}, "DSGD needs a topology such as"),
-    "a-name": (ud.DSGD(lr=0.1), {"topology": "ring"}, "DSGD needs a topology such as.*'str'"),
+    "a-number": (ud.DSGD(lr=0.1), {"topology": 4}, "DSGD needs a topology such as.*'int'"),
     "another-size": (
         ud.NetFleet(lr=0.1),
         {"topology": topology.ring(5)},

@@ -98,7 +98,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=lambda method: type(method).__name__)
-@pytest.mark.parametrize("where", ["_advance", "_make_record", "_test", "_compare_cost"])
+@pytest.mark.parametrize("where", ["_advance", "_make_record", "_tested", "_compare_cost"])
 def test_an_interrupt_inside_a_round_leaves_the_round_before(
     algorithm: Any, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

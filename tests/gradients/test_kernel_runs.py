@@ -185,7 +185,9 @@ class TestChoice:
         finish(half)
         rest = small(rounds=6, kernels=True, resume=tmp_path / "a")
         assert rest.execution.kernels  # though so short a run would not begin with one
-        assert not small(rounds=6, kernels=False, resume=tmp_path / "a").execution.kernels
+        with pytest.warns(UserWarning, match="goes on with kernels = False"):
+            without = small(rounds=6, kernels=False, resume=tmp_path / "a")
+        assert not without.execution.kernels
         assert torch.equal(finish(rest), whole)
         finish(small(rounds=3, kernels=False, checkpoint=tmp_path / "b"))
         monkeypatch.setattr(select, "KERNEL_WORTH", 0.0)

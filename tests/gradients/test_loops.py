@@ -413,17 +413,14 @@ class TestRecord:
             return choose(request, setup, kernels=kernels, loops=loops)
 
         monkeypatch.setattr(simulate_module, "_choose", choosing)
-        request = simulate_module.SimulationRequest(
-            **{
-                **(simulate_module.simulate.__kwdefaults__ or {}),
-                "algorithm": ud.FedAvg(lr=0.1),
-                "model": small_net(dtype=torch.float32),
-                "clients": small_clients(dtype=torch.float32),
-                "loss": nn.functional.cross_entropy,
-                "work": ud.Steps(2),
-                "rounds": 2,
-                "kernels": "always",
-            }
+        request = simulate_module._request(
+            algorithm=ud.FedAvg(lr=0.1),
+            model=small_net(dtype=torch.float32),
+            clients=small_clients(dtype=torch.float32),
+            loss=nn.functional.cross_entropy,
+            work=ud.Steps(2),
+            rounds=2,
+            kernels="always",
         )
         setup = simulate_module.prepare(request)
         first = choosing(request, setup)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
 import undrift as ud
 from tests.support import outer as support
@@ -45,7 +46,8 @@ def fit(net: nn.Module, make: Any, **options: Any) -> None:
     trainer = lightning.Trainer(
         accelerator="cpu", max_epochs=1, enable_model_summary=False, **quiet, **options
     )
-    trainer.fit(module_of(net, make), [batch(k) for k in range(STEPS)])
+    batches = DataLoader([batch(k) for k in range(STEPS)], batch_size=None)
+    trainer.fit(module_of(net, make), batches)
 
 
 @needs_lightning

@@ -146,7 +146,10 @@ def test_a_loss_of_ones_own_without_classes(tmp_path: Path) -> None:
     [
         ({"methods": [ud.Accelerated(ud.FedAvg(lr=0.1))]}, "compare needs algorithms, names or"),
         ({"methods": [3]}, "compare needs algorithms, names or tables, got 3"),
-        ({"clients": "digits", "loss": nn.functional.mse_loss}, "name of a loss for a data set by name"),
+        (
+            {"clients": "digits", "loss": nn.functional.mse_loss},
+            "name of a loss for a data set by name",
+        ),
         ({"clients": 3}, "compare needs clients, or the name of a data set, got 3"),
         ({"model": 3}, "compare needs an nn.Module, or a model's name, got 3"),
         ({"work": ud.Steps([1, 2, 3, 4])}, "work needs a form that can be written down"),

@@ -153,7 +153,7 @@ def test_as_printed_it_stalls_under_partial_participation() -> None:
     floor = fedspeed.stall(lam, problem.zeta, clients=clients, participants=participants)
     errors = {}
     for aggregation in ("participants", "all"):
-        method = ud.FedSpeed(lr=0.5, lam=lam, perturbation=False, aggregation=aggregation)
+        method = ud.FedSpeed(lr=0.5, lam=lam, perturbation=False, average=aggregation)
         runs = trained(method, problem, rounds=120, steps=4, batch=None, participation=participants)
         late = [run.state.x - problem.optimum() for run in runs][-60:]
         errors[aggregation] = math.sqrt(np.mean([float(e.square().sum()) for e in late]))

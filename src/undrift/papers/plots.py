@@ -153,7 +153,7 @@ def _dot_plots(paper: Paper, sides: Sequence[Side]) -> list[Plot]:
     run = {place: found for place, found in by_place.items() if any(r.ours for _, r in found)}
     panels = list(dict.fromkeys(panel for panel, _ in run))
     unit = f", {quantity.unit}" if quantity.unit not in ("", "rounds", "gradients") else ""
-    plain = quantity == Quantity(quantity.metric)
+    plain = quantity.target is None and quantity == Quantity(quantity.metric)
     axis = LABELS.get(quantity.metric, "") if plain else ""
     axis = axis or f"{quantity.text}{unit}"
     several = any(sum(panel == p for p, _ in run) > 1 for panel in panels)

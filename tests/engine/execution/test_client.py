@@ -12,11 +12,10 @@ from torch import Tensor
 import undrift as ud
 from tests.support.runs import on_net
 from undrift import testing, tree
-from undrift.engine.execution.aggregate import UploadSum
+from undrift.aggregation.uploads import CohortUploads
 from undrift.engine.execution.client import Stage, client_exchange
 from undrift.engine.execution.pool import ClientSamples
 from undrift.engine.plan import Assignment, Plan, Planner
-from undrift.engine.world import World
 from undrift.gradients.task import Task
 
 METHODS = [
@@ -40,7 +39,7 @@ class Sites:
         self.bytes_up = self.gradients = 0
 
     def exchange(self, stage: Stage, plan: Plan, planner: Planner, first_down: Any) -> Any:
-        total = UploadSum()
+        total = CohortUploads(plan.ids, plan.weights, plan.t, hold=False)
         for position in plan.by_falling_work(np.arange(len(plan.ids))):
             i = int(plan.ids[position[0]])
             inputs, targets = self.clients[i]
@@ -61,9 +60,8 @@ class Sites:
             self.bytes_up += done.cost.bytes_up
             self.gradients += done.cost.gradients
             upload = tree.map(lambda leaf: leaf[None], stage.unpack(done.wire))
-            weights = torch.tensor(plan.weights[position], dtype=self.x0.dtype)
-            assert total.add([i], weights, upload)
-        return total.sum_over(World(), plan.t + 1, stage.form)
+            assert total.add([i], upload, t=plan.t)
+        return total.total
 
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=repr)
@@ -91,23 +89,3 @@ def test_sites_with_their_own_samples_give_the_bits_of_a_simulation(algorithm: A
     assert torch.equal(server.x, run.x)
     assert sites.bytes_up == sum(record.bytes_up for record in run.records)
     assert sites.gradients == sum(record.gradients for record in run.records)
-
-
-class TestUploadSum:
-    def test_it_is_the_weighted_sum_of_all_leaves(self) -> None:
-        total = UploadSum()
-        rows, counts = torch.randn(3, 4), torch.randn(3)
-        weights = torch.tensor([0.2, 0.3, 0.5])
-        assert total.add([0, 1], weights[:2], (rows[:2], counts[:2]))
-        assert total.add([2], weights[2:], (rows[2:], counts[2:]))
-        mean, count = total.sum_over(World(), 1, lambda: None)
-        torch.testing.assert_close(mean, weights @ rows)
-        torch.testing.assert_close(count, weights @ counts)
-
-    @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-    def test_whoever_is_not_finite_is_named(self, bad: float) -> None:
-        total, rows = UploadSum(), torch.ones(3, 4)
-        rows[1, 2] = bad
-        assert not total.add([7, 8, 9], torch.ones(3), (rows, torch.arange(3)))
-        with pytest.raises(ud.DivergenceError, match="client 8 in round 5"):
-            total.sum_over(World(), 5, lambda: None)

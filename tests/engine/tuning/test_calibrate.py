@@ -152,7 +152,8 @@ class TestCalibration:
         run = convolutional_run(rounds=4, execution=TWO, resume=tmp_path / "kept")
         assert (run.mode, tried) == ("stacked", [])
         assert finished(run).model_sha256 == whole.model_sha256
-        asked = convolutional_run(rounds=4, mode="loop", resume=tmp_path / "kept")
+        with pytest.warns(UserWarning, match="goes on with mode = loop"):
+            asked = convolutional_run(rounds=4, mode="loop", resume=tmp_path / "kept")
         assert asked.mode == "loop"
 
     def test_a_candidate_that_fails_is_not_taken(self, monkeypatch) -> None:

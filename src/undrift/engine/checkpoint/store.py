@@ -252,7 +252,7 @@ def _leaf(named: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     """Return a tensor of a checkpoint, which must have the form that the method gives it."""
     leaf = named.get(name)
     # Peers give one node's state as (1, ...), and a checkpoint has a row for each node.
-    rows = leaf is not None and like.ndim > 1 and like.shape[0] == 1 and leaf.ndim == like.ndim
+    rows = leaf is not None and like.ndim > 0 and like.shape[0] == 1 and leaf.ndim == like.ndim
     skipped = 1 if rows else 0
     if leaf is None or leaf.shape[skipped:] != like.shape[skipped:] or leaf.dtype != like.dtype:
         expected = f"{name} as {tuple(like.shape)} {like.dtype}"
