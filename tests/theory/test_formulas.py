@@ -92,3 +92,18 @@ def test_fedagrac() -> None:
     order = fedagrac.theorem_4_2(constants, lam=1.0, steps=[1, 3], rounds=100)
     expected = [1 / 20, 0.05, 0.05 * 4 / 3 * 1.0, 0.205, 0.1383333333]
     assert list(order.terms.values()) == pytest.approx(expected, rel=1e-6)
+
+
+def test_fedacg_bound_has_one_term_for_each_cause() -> None:
+    """With lam = 0 and K = 1: C_8 = 0.0011008, C_9 = 0.0022016 and C_10 = -0.0025984."""
+    constants = Constants(2.0, 3.0, 2.0, gap=1.0)
+    bound = fedacg.bound(constants, lr=0.01, lam=0.0, steps=1, rounds=100, clients=5)
+    expected = [1 / 0.25984, 9 * 0.0011008 / 0.0025984, 4 * 0.0022016 / 0.0025984]
+    assert list(bound.terms.values()) == pytest.approx(expected)
+
+
+def test_fedspeed_step_limit_as_printed() -> None:
+    """lr <= 1 / (32 sqrt(3 K) L) is 1 / 192 for K = 3 and L = 2."""
+    found = fedspeed.conditions(Constants(2.0), lr=0.001, lam=0.01, steps=3, reading="printed")
+    (limit,) = (each.limit for each in found if each.name == "lr <= 1 / (32 sqrt(3 K) L)")
+    assert limit == pytest.approx(1 / 192)
