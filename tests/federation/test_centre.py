@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import undrift as ud
+from tests.support.bad_replies import BAD, Change
 from tests.support.federation import (
     NAMES,
     OPTIONS,
@@ -69,9 +70,6 @@ def test_evaluation_is_the_mean_over_the_samples_of_all_sites(tmp_path: Path) ->
     assert sum(each.samples for each in centre.site_scores.values()) == int(pool.sizes.sum())
 
 
-Change = Callable[[ExchangeRequest, bytes], list[bytes]]
-
-
 @dataclass
 class Tampered:
     """Is a transport that changes what one site sends in one round."""
@@ -99,27 +97,6 @@ class Tampered:
                     yield Arrived(name, changed)
             else:
                 yield Arrived(name, data)
-
-
-def with_tensors(data: bytes, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
-    header, tensors = decode(data)
-    return encode(SiteMessage(header, [change(each) for each in tensors]))
-
-
-def of_round(data: bytes, t: int) -> bytes:
-    header, tensors = decode(data)
-    return encode(SiteMessage(header.model_copy(update={"t": t}), tensors))
-
-
-BAD: dict[str, tuple[Change, str]] = {
-    "no reply": (lambda request, data: [], "no reply"),
-    "nan": (lambda request, data: [with_tensors(data, lambda v: v * float("nan"))], "NaN"),
-    "shape": (lambda request, data: [with_tensors(data, lambda v: v[:-1])], "needs"),
-    "dtype": (lambda request, data: [with_tensors(data, torch.Tensor.double)], "float64"),
-    "old round": (lambda request, data: [of_round(data, 0)], "round 1"),
-    "garbage": (lambda request, data: [b"\x00" * 100], "needs a safetensors header"),
-    "cut": (lambda request, data: [data[:-10]], "whole tensors"),
-}
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import stat
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import undrift as ud
+from tests.support.bad_replies import BAD
 from tests.support.federation import NAMES, experiment, own
 from tests.support.system import ROOT
 from undrift.errors import UndriftError
@@ -36,22 +38,33 @@ class Federation:
         self.lines: list[str] = []
 
     def start(self, name: str, *arguments: object) -> subprocess.Popen[str]:
+        if name in self.processes:
+            self.kill(name)
         command = [sys.executable, "-m", "tests.jobs.federation", *map(str, arguments)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self.processes[name] = process
         return process
 
-    def site(self, i: int) -> None:
-        process = self.start(f"site{i}", "site", self.folder, i)
+    def site(self, i: int, *death: object) -> None:
+        process = self.start(f"site{i}", "site", self.folder, i, *death)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
 
-    def centre(self, deadline: float = 60.0) -> Iterator[str]:
-        process = self.start("centre", "centre", self.folder, deadline)
+    def centre(
+        self, *death: object, deadline: float = PATIENCE, quorum: float = 0.5
+    ) -> Iterator[str]:
+        """Start a centre and return what it prints, line by line."""
+        process = self.start("centre", "centre", self.folder, deadline, quorum, *death)
         assert process.stdout is not None
-        for line in process.stdout:
-            self.lines.append(line.strip())
-            yield line.strip()
+        return (self.noted(line.strip()) for line in process.stdout)
+
+    def noted(self, line: str) -> str:
+        self.lines.append(line)
+        return line
+
+    def ended(self, name: str) -> int:
+        """Return what a process has ended with."""
+        return self.processes[name].wait(PATIENCE)
 
     def kill(self, name: str) -> None:
         process = self.processes[name]
@@ -76,7 +89,8 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 
 @cache
-def expected() -> str:
+def expected(without: int | None = None) -> str:
+    """Return the hash of the simulation, in one round without site 1."""
     pool = ud.Clients([own(i)[0] for i in range(SITES)], prepare=own(0).prepare)
     described = experiment(ud.Scaffold(lr=0.1))
     run = ud.simulate(
@@ -90,6 +104,7 @@ def expected() -> str:
         batch_size=20,
         rounds=6,
         seed=3,
+        participation=[[0] if t == without else [0, 1] for t in range(6)],
     )
     list(run)
     return run.model_sha256
@@ -117,6 +132,96 @@ def test_a_site_that_is_killed_and_started_again_ends_with_the_same_hash(
             federation.kill("site1")
             federation.site(1)
     assert federation.lines[-1] == f"sha256 {expected()}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["before", "inside", "after"])
+def test_a_site_killed_at_its_write_ends_with_the_same_hash(
+    federation: Federation, moment: str
+) -> None:
+    federation.site(0)
+    federation.site(1, moment, 3)
+    lines = federation.centre()
+    assert federation.ended("site1") == -signal.SIGKILL
+    federation.site(1)
+    assert list(lines)[-1] == f"sha256 {expected()}"
+    assert "round 3 clients 2" in federation.lines
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["before", "inside", "after"])
+def test_a_centre_killed_at_its_checkpoint_ends_with_the_same_hash(
+    federation: Federation, moment: str
+) -> None:
+    for i in range(SITES):
+        federation.site(i)
+    assert list(federation.centre(moment, 3)) == ["round 1 clients 2", "round 2 clients 2"]
+    assert federation.ended("centre") == -signal.SIGKILL
+    lines = list(federation.centre())
+    assert lines[0] == f"round {4 if moment == 'after' else 3} clients 2"
+    assert lines[-1] == f"sha256 {expected()}"
+
+
+@pytest.mark.parametrize(
+    ("quorum", "counted"), [(0.5, 1), pytest.param(0.75, 0, marks=pytest.mark.long)]
+)
+def test_half_of_the_sites_gone_is_a_round_above_the_quorum_alone(
+    federation: Federation, quorum: float, counted: int
+) -> None:
+    federation.site(0)
+    federation.site(1, "before", 3)
+    lines = federation.centre(deadline=10.0, quorum=quorum)
+    assert [next(lines) for _ in range(3)] == [
+        "round 1 clients 2",
+        "round 2 clients 2",
+        f"round 3 clients {counted}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("nan", "NaN"),
+        *(
+            pytest.param(what, BAD[what][1], marks=pytest.mark.long)
+            for what in ("shape", "dtype", "old round", "garbage", "cut")
+        ),
+    ],
+)
+def test_a_site_that_sends_something_bad_is_left_out_by_name(
+    federation: Federation, what: str, reason: str
+) -> None:
+    federation.site(0)
+    federation.site(1, "bad", what)
+    lines = list(federation.centre())
+    left_out = [line for line in lines if line.startswith("without")]
+    assert len(left_out) == 1
+    assert left_out[0].startswith(f"without {NAMES[1]}: ")
+    assert reason in left_out[0]
+    assert lines.index(left_out[0]) == lines.index("round 2 clients 1") + 1
+    assert lines[-1] == f"sha256 {expected(without=1)}"
+
+
+@pytest.mark.long
+def test_a_second_reply_of_a_process_is_not_counted(federation: Federation) -> None:
+    federation.site(0)
+    federation.site(1, "bad", "twice")
+    assert list(federation.centre())[-1] == f"sha256 {expected()}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [("experiment", "its operator has accepted"), ("version", "needs the version of undrift")],
+)
+def test_another_experiment_or_version_is_refused(
+    federation: Federation, what: str, reason: str
+) -> None:
+    federation.site(0)
+    federation.site(1, "bad", what)
+    (line,) = federation.centre()
+    assert reason in line
+    assert NAMES[1] in line
 
 
 def test_a_site_that_is_too_slow_is_left_out(tmp_path: Path) -> None:

@@ -1,25 +1,87 @@
 """Programs of the tests of federations: a site and a centre as processes of their own.
 
-python -m tests.jobs.federation site FOLDER NUMBER
-python -m tests.jobs.federation centre FOLDER DEADLINE
+python -m tests.jobs.federation site FOLDER NUMBER [MOMENT WRITE | bad WHAT]
+python -m tests.jobs.federation centre FOLDER DEADLINE QUORUM [MOMENT WRITE]
+
+With a moment, before, inside or after, the process kills itself then at one of its writes. A bad
+site has another experiment or version, or sends something else in round 2.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import sys
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import undrift as ud
+from tests.support.bad_replies import BAD
 from tests.support.federation import NAMES, experiment, own
-from undrift.federation import Centre, Site, SiteServer, SocketTransport
+from undrift.errors import UndriftError
+from undrift.federation import Centre, Site, SiteServer, SocketTransport, sealed, sockets
+from undrift.federation import site as module
+from undrift.federation.messages import ExchangeRequest, decode
+from undrift.files import part_of
+
+
+def kill_at(moment: str, number: int) -> None:
+    """Let this process be killed at one of the writes of its state or checkpoint."""
+    write, writes = sealed.write_atomic, count(1)
+
+    def write_and_die(path: Path, content: str | bytes) -> None:
+        now = next(writes) == number
+        if now and moment == "inside":
+            assert isinstance(content, bytes)
+            part_of(path).write_bytes(content[: len(content) // 2])
+        if now and moment != "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(path, content)
+        if now:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sealed.write_atomic = write_and_die
+
+
+def reply_badly(what: str) -> None:
+    """Let this site send something else in round 2, or every reply twice."""
+    answer, send = sockets.answer, sockets.send_frame
+
+    def changed(site: Any, data: bytes) -> bytes:
+        request, reply = decode(data).header, answer(site, data)
+        if isinstance(request, ExchangeRequest) and (request.t, request.stage) == (1, "upload"):
+            return BAD[what][0](request, reply)[0]
+        return reply
+
+    def send_twice(connection: socket.socket, reply: bytes) -> None:
+        send(connection, reply)
+        send(connection, reply)
+
+    if what == "twice":
+        sockets.send_frame = send_twice
+    else:
+        sockets.answer = changed
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    optional = sys.argv[5:] if sys.argv[1] == "centre" else sys.argv[4:]
     role, folder = sys.argv[1], Path(sys.argv[2])
-    described = experiment(ud.Scaffold(lr=0.1), rounds=6, work=ud.Steps(3))
+    rate = 0.1
+    match optional:
+        case ["bad", "experiment"]:
+            rate = 0.2
+        case ["bad", "version"]:
+            module.code_digest = lambda: "another"
+        case ["bad", what]:
+            reply_badly(what)
+        case [moment, write]:
+            kill_at(moment, int(write))
+    described = experiment(ud.Scaffold(lr=rate), rounds=6, work=ud.Steps(3))
     if role == "site":
         name = NAMES[int(sys.argv[3])]
         site = Site(described, own(int(sys.argv[3])), folder / name, name=name)
@@ -27,11 +89,18 @@ def main() -> None:
         print("ready", flush=True)
         server.serve()
         return
-    saved = any((folder / "centre").glob("centre-*"))
+    quorum, saved = float(sys.argv[4]), any((folder / "centre").glob("centre-*"))
     transport = SocketTransport(folder / "sockets", deadline=float(sys.argv[3]))
-    centre = Centre(described, transport, checkpoint=folder / "centre", resume=saved)
+    place = folder / "centre"
+    try:
+        centre = Centre(described, transport, checkpoint=place, resume=saved, quorum=quorum)
+    except UndriftError as error:
+        print(error, flush=True)
+        return
     for record in centre:
         print(f"round {record.round} clients {record.clients}", flush=True)
+        for name, reason in centre.left_out.items():
+            print(f"without {name}: {reason}", flush=True)
     print(f"sha256 {centre.model_sha256}", flush=True)
 
 

@@ -1,6 +1,7 @@
 """Training on data that stay at their sites: a centre, sites, and a transport between them."""
 
 from undrift.federation.centre import Centre, SiteScore
+from undrift.federation.columns import TableAgreement, TableSite, agree_columns
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.site import Site
 from undrift.federation.sockets import SiteServer, SocketTransport
@@ -15,4 +16,7 @@ __all__ = [
     "SiteServer",
     "SiteTransport",
     "SocketTransport",
+    "TableAgreement",
+    "TableSite",
+    "agree_columns",
 ]

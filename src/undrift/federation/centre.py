@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from undrift import tree
+from undrift.aggregation.validation import UsualSizes
 from undrift.check import require
 from undrift.core import Vector
 from undrift.engine import participation as laws
@@ -76,6 +77,7 @@ class Centre(Iterator[Record]):
         self.rounds = experiment.rounds
         self.ledger = Ledger()
         self.totals = Totals()
+        self._usual_sizes = UsualSizes()
         self.record: Record | None = None
         self.left_out: dict[str, str] = {}  # of the last round: site and reason
         self.site_scores: dict[str, SiteScore] = {}  # of the last evaluation
@@ -160,6 +162,7 @@ class Centre(Iterator[Record]):
             seconds=trained - start,
             evaluation_seconds=time.perf_counter() - trained,
             missed=len(plan.ids) - outcome.counted,
+            dropped=self.left_out or None,
         )
         self.totals.add(record)
         self.record = record
@@ -176,6 +179,7 @@ class Centre(Iterator[Record]):
                     ledger=self.ledger,
                     totals=self.totals,
                     record=self.record,
+                    sizes=self._usual_sizes.largest,
                     tensors=[self.x0, *tree.leaves(self.state)],
                 )
             )
@@ -220,6 +224,7 @@ class Centre(Iterator[Record]):
             sizes=tuple(math.prod(shape) for shape in self._layout.shapes),
             width=width,
             needed=max(1, math.ceil(self._quorum * len(plan.ids))),
+            usual_sizes=self._usual_sizes,
         )
         outcome = run_round(setting, server, plan, cost)
         self.left_out = dict(outcome.left_out)
@@ -266,4 +271,4 @@ class Centre(Iterator[Record]):
         self.x0, leaves = saved.tensors[0], saved.tensors[1:]
         self.state = tree.with_leaves(self.state, leaves)
         self.round, self.ledger, self.totals = saved.round, saved.ledger, saved.totals
-        self.record = saved.record
+        self.record, self._usual_sizes.largest = saved.record, saved.sizes

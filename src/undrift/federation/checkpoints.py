@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from undrift.aggregation.validation import sizes_of
 from undrift.errors import CheckpointError
 from undrift.federation.members import Ledger
 from undrift.federation.sealed import read_sealed, write_sealed
@@ -30,6 +31,7 @@ class CentreState:
     ledger: Ledger
     totals: Totals
     record: Record | None
+    sizes: dict[str, list[float]]  # of uploads, as `UsualSizes` has them
     tensors: list[Tensor]  # the first model, and the leaves of the server's state
 
 
@@ -57,6 +59,7 @@ class CentreCheckpoints:
             "ledger": state.ledger.to_dict(),
             "totals": asdict(state.totals),
             "record": state.record and state.record.to_dict(),
+            "sizes": state.sizes,
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         write_sealed(self._path(state.round), header, state.tensors)
@@ -75,7 +78,7 @@ class CentreCheckpoints:
         for round in reversed(self._rounds()):
             try:
                 states.append(self._read(round))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 warnings.warn(f"Checkpoint {round} is damaged ({error}).", stacklevel=2)
         if not states:
             raise CheckpointError(
@@ -94,12 +97,15 @@ class CentreCheckpoints:
     def _read(self, round: int) -> CentreState:
         header, tensors = read_sealed(self._path(round))
         record: Any = header["record"]
+        if header["round"] != round:
+            raise ValueError(f"it is of round {str(header['round'])[:20]}")
         return CentreState(
             experiment=header["experiment"],
             round=header["round"],
             ledger=Ledger.from_dict(header["ledger"]),
             totals=Totals(**header["totals"]),
             record=Record(**record) if record else None,
+            sizes=sizes_of(header["sizes"]),
             tensors=tensors,
         )
 

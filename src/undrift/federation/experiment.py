@@ -26,7 +26,8 @@ class FederatedExperiment:
     """Describes an experiment whose data stay at their sites.
 
     The fields are arguments of `simulate`. `model` says what the model is; its parameters at the
-    centre are the first model, those at a site are not used.
+    centre are the first model, those at a site are not used. `columns` says what samples mean where
+    they are rows of tables, and `run` tells the runs of one file apart.
     """
 
     algorithm: Federated[Any, Any, Any, Any]
@@ -41,6 +42,8 @@ class FederatedExperiment:
     weight_decay: float = 0.0
     clip: float | None = None
     evaluate_every: int = 1
+    columns: str = ""
+    run: str = ""
 
     def __post_init__(self) -> None:
         who = "A federation"
@@ -69,7 +72,9 @@ class FederatedExperiment:
         """Return by name what centre and sites must have in common."""
         layout = Layout.of(self.model)
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        named = {"columns": self.columns, "run": self.run}
         return {
+            **{name: text for name, text in named.items() if text},
             "method": repr(self.algorithm),
             "model": f"{type(self.model).__name__} {shapes} {layout.dtype}",
             "loss": _name(plain_loss(self.loss)),

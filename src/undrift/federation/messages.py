@@ -122,6 +122,35 @@ class EvaluationReply(Header):
     tested: bool  # whether they are test samples
 
 
+class ColumnsRequest(Header):
+    """Asks a site for the statistics of its table's columns."""
+
+    kind: Literal["columns"] = "columns"
+    experiment: Text  # the digest of what the columns are for
+
+
+class ColumnsReply(Header):
+    """Brings a table's statistics; the one tensor is the bytes of their JSON."""
+
+    kind: Literal["columns-reply"] = "columns-reply"
+    site: Text
+
+
+class AgreedColumns(Header):
+    """Tells a site the preprocessing of all tables; the one tensor is the bytes of its JSON."""
+
+    kind: Literal["agreed-columns"] = "agreed-columns"
+    experiment: Text
+
+
+class ColumnsTaken(Header):
+    """Says that a site has prepared its table with the columns of this digest."""
+
+    kind: Literal["columns-taken"] = "columns-taken"
+    site: Text
+    columns: Text
+
+
 class Refusal(Header):
     """Says in a sentence why a site does not do what it was asked for."""
 
@@ -137,6 +166,10 @@ AnyHeader = Annotated[
     | LostState
     | EvaluationRequest
     | EvaluationReply
+    | ColumnsRequest
+    | ColumnsReply
+    | AgreedColumns
+    | ColumnsTaken
     | Refusal,
     Field(discriminator="kind"),
 ]

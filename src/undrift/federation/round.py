@@ -16,7 +16,7 @@ import numpy as np
 
 from undrift import tree
 from undrift.aggregation.uploads import CohortUploads
-from undrift.aggregation.validation import Fault, oversized
+from undrift.aggregation.validation import Fault, UsualSizes
 from undrift.core import Cohort, Federated, Prelude, Vector
 from undrift.engine.execution.aggregate import norm_of
 from undrift.engine.participation import Floats, Ids
@@ -52,6 +52,7 @@ class RoundSetting:
     sizes: tuple[int, ...]  # coordinates of each of the model's tensors
     width: int  # samples of the largest minibatch of all clients
     needed: int  # clients that must be counted, or the round is void
+    usual_sizes: UsualSizes  # of uploads; it learns
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Outcome:
 
 
 def run_round(setting: RoundSetting, server: Any, plan: Plan, cost: RoundCost) -> Outcome:
-    """Return the outcome of a round; no argument but `cost` changes."""
+    """Return the outcome of a round; `cost` changes, and what is usual."""
     left_out: dict[str, str] = {}
     attempt = 0
     while len(plan.ids) >= setting.needed:
@@ -144,7 +145,7 @@ class _Attempt:
                 self._steps[names[name]] = header.next_steps
             wire = tree.with_leaves(form, tensors)
             uploads[names[name]] = wire if stage == "answer" else self._algorithm.unpack(wire)
-        for i, reason in self._bad(plan, uploads).items():
+        for i, reason in self._bad(stage, plan, uploads).items():
             replies.left_out[setting.ledger.members[i].name] = reason
             del uploads[i]
         self.left_out |= replies.left_out
@@ -179,13 +180,15 @@ class _Attempt:
             total.add([i], tree.map(lambda leaf: leaf[None], uploads[i]), t=plan.t)
         return total.total
 
-    def _bad(self, plan: Plan, uploads: Mapping[int, Any]) -> dict[int, str]:
+    def _bad(self, stage: Stage, plan: Plan, uploads: Mapping[int, Any]) -> dict[int, str]:
         """Return the clients whose uploads must not count, with the reason."""
         checked = CohortUploads(plan.ids, plan.weights, plan.t, hold=True)
         for i, upload in uploads.items():
             checked.add([i], tree.map(lambda leaf: leaf[None], upload), t=plan.t)
         faults, norms = checked.findings()
-        faults[oversized(norms, plan.counts, norm_of(self._server.x))] = Fault.NORM
+        scale = norm_of(self._server.x)
+        large = self._setting.usual_sizes.oversized(stage, norms, plan.counts, scale)
+        faults[large] = Fault.NORM
         bad = [p for p in np.flatnonzero(faults) if faults[p] != Fault.MISSING]
         return {int(plan.ids[p]): Fault(faults[p]).reason for p in bad}
 

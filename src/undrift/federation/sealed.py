@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from undrift.files import write_atomic
+from undrift.untrusted import parse_json
 
 _HASH = 32  # bytes of SHA-256 at the beginning of a file
 
@@ -33,6 +35,11 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     if len(content) <= _HASH + 8 or hashlib.sha256(body).digest() != content[:_HASH]:
         raise ValueError(f"{path.name} does not match its hash")
     length = int.from_bytes(body[:8], "little")
-    header = json.loads(json.loads(body[8 : 8 + length])["__metadata__"]["header"])
-    named = load(body)
+    try:
+        header = parse_json(parse_json(body[8 : 8 + length])["__metadata__"]["header"])
+        named = load(body)
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is no file of this kind ({error})") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path.name} has a header that is no object")
     return header, [named[name] for name in sorted(named)]

@@ -68,11 +68,7 @@ class Site:
         steps: int | None = None,
         seconds: float | None = None,
     ) -> None:
-        require(steps is None or steps >= 1, "A site", "steps >= 1", steps)
-        if seconds is not None:
-            require_positive("A site", seconds=seconds)
-        once = steps is None or seconds is None
-        require(once, "A site", "steps or seconds", "both", "leave one of them out")
+        require_own_work(steps, seconds)
         if len(data) != 1:
             raise ValueError(
                 f"A site needs the data of one client, got {len(data)}; start a site for each."
@@ -219,6 +215,15 @@ class Site:
                 f"Site {self.name} needs requests of the experiment {self.experiment.digest}, "
                 f"which its operator has accepted, got {str(wanted)[:40]}; compare the files."
             )
+
+
+def require_own_work(steps: int | None, seconds: float | None) -> None:
+    """Raise unless a site may choose its steps so."""
+    require(steps is None or steps >= 1, "A site", "steps >= 1", steps)
+    if seconds is not None:
+        require_positive("A site", seconds=seconds)
+    once = steps is None or seconds is None
+    require(once, "A site", "steps or seconds", "both", "leave one of them out")
 
 
 def _prepared(experiment: FederatedExperiment, data: Clients) -> tuple[Task, int, bool]:

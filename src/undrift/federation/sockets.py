@@ -18,19 +18,22 @@ from undrift.check import require_positive
 from undrift.errors import UndriftError
 from undrift.federation.frames import receive_frame, send_frame
 from undrift.federation.messages import MessageError, Refusal, SiteMessage, encode
-from undrift.federation.site import Site
-from undrift.federation.transport import Arrived, answer
+from undrift.federation.transport import Answering, Arrived, answer
 
 IDLE = 60.0  # seconds after which a silent connection is closed
 RETRY = 0.2  # seconds until a site that is gone is asked again
 
 
 class SiteServer:
-    """Answers requests to one site on a Unix socket, one after the other."""
+    """Answers requests to one site on a Unix socket, one after the other.
 
-    def __init__(self, site: Site, path: str | Path) -> None:
+    With `group` the group of the socket's folder may connect, too, such as a relay that runs as
+    another user.
+    """
+
+    def __init__(self, site: Answering, path: str | Path, *, group: bool = False) -> None:
         self.site, self.path = site, Path(path)
-        self._listener = _listen(self.path)
+        self._listener = listen(self.path, group=group)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
         """Wait for requests until `until` returns True; it is called once a second."""
@@ -114,8 +117,8 @@ def _ask_once(path: Path, request: bytes, end: float) -> bytes:
         return receive_frame(connection)
 
 
-def _listen(path: Path) -> socket.socket:
-    """Return a socket that only the owner of this process can open; a dead one is replaced."""
+def listen(path: Path, *, group: bool = False) -> socket.socket:
+    """Return a socket that only its owner, or also its group, can open; a dead one is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists():
         with socket.socket(socket.AF_UNIX) as other:
@@ -128,7 +131,7 @@ def _listen(path: Path) -> socket.socket:
                 )
         path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)
+    before = os.umask(0o117 if group else 0o177)
     try:
         listener.bind(str(path))
     except OSError as error:

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from undrift.errors import UndriftError
 from undrift.federation.messages import SiteMessage, decode, encode
-from undrift.federation.site import Site
 
 
 class Arrived(NamedTuple):
@@ -19,6 +18,14 @@ class Arrived(NamedTuple):
 
     site: str
     data: bytes
+
+
+class Answering(Protocol):
+    """Answers requests, as a site does."""
+
+    def answer(self, message: SiteMessage) -> SiteMessage:
+        """Return the reply to a request."""
+        ...
 
 
 class SiteTransport(Protocol):
@@ -33,15 +40,21 @@ class SiteTransport(Protocol):
         ...
 
 
+class AnySite(Answering, Protocol):
+    """Is a site with a name, by which a transport knows it."""
+
+    name: str
+
+
 class InProcess:
     """Calls sites of the same process, one after the other; every message is encoded as if sent."""
 
-    def __init__(self, sites: Iterable[Site]) -> None:
-        self._sites: dict[str, Site] = {}
+    def __init__(self, sites: Iterable[AnySite]) -> None:
+        self._sites: dict[str, AnySite] = {}
         for site in sites:
             self.connect(site)
 
-    def connect(self, site: Site) -> None:
+    def connect(self, site: AnySite) -> None:
         """Add a site, which the centre may enrol."""
         if site.name in self._sites:
             raise UndriftError(
@@ -61,7 +74,6 @@ class InProcess:
                 yield Arrived(name, answer(self._sites[name], data))
 
 
-def answer(site: Site, data: bytes) -> bytes:
+def answer(site: Answering, data: bytes) -> bytes:
     """Return the reply of a site to the bytes of a request."""
-    reply: SiteMessage = site.answer(decode(data))
-    return encode(reply)
+    return encode(site.answer(decode(data)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from torch import nn
 
 from undrift.check import is_finite
 from undrift.engine.processes.rendezvous import code_digest, join, launched
@@ -13,26 +14,38 @@ from undrift.engine.world import World
 from undrift.errors import DivergenceError, UndriftError
 from undrift.outer.meeting import Meeting
 
+T = TypeVar("T")
+
+
+EARLY_END = (
+    "its script has ended while others wait to meet it; look at its output, and let all ranks take "
+    "as many rounds, also where their loaders differ in length."
+)
+
 
 def world_of(timeout: float) -> World:
     """Return the ranks that torchrun or the script has launched, or this process alone."""
-    return join(timeout) if launched() else World()
+    world = join(timeout) if launched() else World()
+    world.begin()  # all are here, so that from now on the timeout counts
+    world.explain_end(EARLY_END)
+    return world
 
 
-def require_on_all_ranks(world: World, check: Callable[[], None]) -> None:
-    """Run a check on every rank, and raise on all of them if one refuses."""
-    refusal = ""
-    try:
-        check()
-    except (ValueError, UndriftError) as error:
-        refusal = str(error)
-    with world.failure_scope():
+def require_on_all_ranks(world: World, check: Callable[[], T]) -> T:
+    """Run a check on every rank and return what it does; raise on all of them if one refuses."""
+    refusal, found = "", None
+    with world.failure_scope():  # which tells the others of any other error
+        try:
+            found = check()
+        except (ValueError, UndriftError) as error:
+            refusal = str(error)
         refusals = world.texts(refusal)
-    if refusal:
+    if found is None:
         raise ValueError(refusal)
     for rank, text in enumerate(refusals):
         if text:
             raise ValueError(f"Rank {rank} refuses: {text}")
+    return found
 
 
 def require_same_everywhere(world: World, **settings: Any) -> None:
@@ -40,6 +53,20 @@ def require_same_everywhere(world: World, **settings: Any) -> None:
     texts = {name: str(value) for name, value in settings.items()}
     with world.failure_scope():
         world.require_same(texts | {"undrift": code_digest()[:12]})
+
+
+def described(model: nn.Module) -> dict[str, str]:
+    """Return the kinds, shapes and order of a model's tensors, which all ranks must share."""
+    found = {}
+    trained = 0
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        if tensor.requires_grad:
+            trained += 1
+            kind += f", trained, number {trained}"
+        # A model that is compiled on some ranks only has the same parameters.
+        found[f"model.{name.replace('_orig_mod.', '')}"] = kind
+    return found
 
 
 def shares_of(world: World, weight: Any, equal: bool) -> list[float]:

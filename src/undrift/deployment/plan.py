@@ -1,0 +1,162 @@
+"""From an experiment's file to what centre and sites run: the same at both ends, without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from undrift import models
+from undrift.check import require
+from undrift.config.defaults import with_defaults
+from undrift.config.experiment import Experiment
+from undrift.config.shorthand import parse_model
+from undrift.core import Federated
+from undrift.data.tables.preprocessing import Preprocessing
+from undrift.data.work import parse_work
+from undrift.engine.participation import FixedSize
+from undrift.errors import DataError
+from undrift.federation import FederatedExperiment
+from undrift.runs.jobs import Job, jobs
+from undrift.runs.load import declared_columns
+from undrift.tasks import TaskKind, named_loss, task_kind
+from undrift.untrusted import LONGEST_TOML
+
+_DEFAULT_QUORUM = 0.5
+# What needs the data at one place, or what sites do not have.
+_REFUSED = {
+    "data": ("availability", "validation", "train_samples", "test_samples"),
+    "training": ("early_stopping", "aggregation", "attack"),
+    "fleet": ("kind",),
+    "evaluation": (
+        *("metrics", "samples", "train_loss", "sharpness", "client_metrics"),
+        *("drift", "cka", "surface"),
+    ),
+    "engine": ("device", "precision", "threads", "compile"),
+    "sweep": ("tune",),
+}
+
+
+@dataclass(frozen=True)
+class SampleForm:
+    """Says what a sample is, so that a model can be built where there are none."""
+
+    shape: tuple[int, ...]
+    outputs: int
+    task: TaskKind
+    preprocessing: Preprocessing | None  # of tables
+
+
+@dataclass(frozen=True)
+class FederatedJob:
+    """Holds one trial of an experiment, and what its centre and its sites share."""
+
+    job: Job
+    experiment: FederatedExperiment
+
+
+def resolved(experiment: Experiment) -> Experiment:
+    """Return the experiment with its defaults; raise if it is none of sites."""
+    remedy = 'say sites = ["north", "south"] in [federation], or use `undrift run`'
+    named = bool(experiment.federation.sites)
+    require(named, "A federation", "an experiment with federation.sites", "none", remedy)
+    for section, names in _REFUSED.items():
+        values = getattr(experiment, section)
+        for name in names:
+            value = getattr(values, name)
+            left_out = f"{section}.{name} left out, since the centre has no data"
+            require(not value, "A federation", left_out, value, "remove it")
+    several = experiment.engine.processes
+    require(several == 1, "A federation", "engine.processes = 1", several, "leave it out")
+    for method in experiment.methods:
+        expected = "methods with a server such as fedavg"
+        require(issubclass(method.cls, Federated), "A federation", expected, method.cls.__name__)
+    return with_defaults(experiment)
+
+
+def sample_form(experiment: Experiment) -> SampleForm:
+    """Return the form of samples that the experiment declares: columns, or inputs and outputs."""
+    federation, task = experiment.federation, experiment.training.task
+    columns = _columns(experiment)
+    if columns is not None:
+        outputs = max(1, len(columns.target.classes))
+        kind = task_kind(task or columns.target.task)
+        return SampleForm((len(columns.features),), outputs, kind, columns)
+    declared = bool(federation.inputs) and federation.outputs is not None
+    remedy = (
+        "declare data.columns for tables, or say federation.inputs = [1, 28, 28] and "
+        "federation.outputs = 10"
+    )
+    require(declared, "A federation", "the form of its samples", "none", remedy)
+    assert federation.outputs is not None
+    kind = task_kind(task or "classification")
+    return SampleForm(tuple(federation.inputs), federation.outputs, kind, None)
+
+
+def _columns(experiment: Experiment) -> Preprocessing | None:
+    """Return the columns that the experiment or its file of columns declares."""
+    path, inside = experiment.federation.columns, declared_columns(experiment.data)
+    if path is None:
+        return inside
+    once = "one of federation.columns and data.columns"
+    require(inside is None, "A federation", once, "both", "remove one")
+    there = path.is_file() and path.stat().st_size <= LONGEST_TOML
+    require(there, "federation.columns", "a JSON file of columns", str(path))
+    try:
+        return Preprocessing.from_json(path.read_text(encoding="utf-8"))
+    except (DataError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def federated_jobs(experiment: Experiment) -> list[FederatedJob]:
+    """Return the trials of an experiment that `resolved` has returned."""
+    form = sample_form(experiment)
+    return [FederatedJob(job, _federated(job, form)) for job in jobs(experiment)]
+
+
+def quorum_of(experiment: Experiment) -> float:
+    """Return the share of a cohort that a round needs."""
+    quorum = experiment.training.quorum
+    if quorum is None:
+        return _DEFAULT_QUORUM
+    sites = len(experiment.federation.sites)
+    return min(1.0, quorum / sites) if isinstance(quorum, int) else quorum
+
+
+def _federated(job: Job, form: SampleForm) -> FederatedExperiment:
+    experiment = job.experiment
+    training = experiment.training
+    work = job.method.work or training.work
+    assert work is not None  # a default
+    share: Any = training.participation
+    loss = form.task.loss if training.loss is None else named_loss(training.loss)
+    return FederatedExperiment(
+        algorithm=job.method.build(),
+        model=_model(experiment, form, job.seed),
+        loss=loss,
+        work=parse_work(work),
+        rounds=training.rounds,
+        batch_size=training.batch_size or None,
+        participation=FixedSize(share) if isinstance(share, int) else share,
+        weighting=training.weighting or "size",
+        seed=job.seed,
+        weight_decay=training.weight_decay,
+        clip=training.clip or None,
+        evaluate_every=experiment.evaluation.every or 1,
+        columns="" if form.preprocessing is None else form.preprocessing.to_json(),
+        run=job.name,
+    )
+
+
+def _model(experiment: Experiment, form: SampleForm, seed: int) -> torch.nn.Module:
+    name, options = parse_model(experiment.model.text)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return models.build(name, shape=form.shape, classes=form.outputs, **options)
+
+
+def digests(planned: Sequence[FederatedJob]) -> dict[str, str]:
+    """Return by name of the trial the digest that a site answers to."""
+    return {each.job.name: each.experiment.digest for each in planned}

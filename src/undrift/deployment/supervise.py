@@ -1,0 +1,182 @@
+"""Supervision of the programs of a federation: started, logged, started again, ended together."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from undrift.deployment.accounts import Account
+from undrift.errors import UndriftError
+
+PAUSE, LONGEST_PAUSE = 3.0, 15.0  # seconds until a program that has ended is started again
+TAIL = 2**14  # bytes of a log in which marks are looked for
+HEALTHY = 30.0  # seconds after which a program counts as well
+GRACE = 10.0  # seconds until a program that was asked to end is killed
+_PDEATHSIG = 1  # of Linux's prctl
+
+
+class Hopeless(NamedTuple):
+    """Says that starting a program again is of no use after so many seconds of trying.
+
+    Without a sentence it is what follows the text in the log.
+    """
+
+    sentence: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class SupervisedProgram:
+    """Describes a program that is to run all the time."""
+
+    name: str
+    command: Sequence[str]
+    variables: Mapping[str, str] | None = None  # None: those of this process
+    account: Account | None = None  # None: the user of this process
+    hopeless: Mapping[str, Hopeless] = field(default_factory=dict)  # by texts of its log
+    stuck: Sequence[str] = ()  # texts of its log after which it does nothing, though it runs
+
+
+@dataclass
+class _Running:
+    """Holds a program that was started."""
+
+    program: SupervisedProgram
+    process: subprocess.Popen[bytes]
+    log_begin: int  # where the log of this start begins
+    started: float
+    failing: float  # since when it has not been well
+    pause: float  # before the next start
+    told: bool = False  # whether was said why it ends
+
+
+class Supervisor:
+    """Runs programs; each has a log `NAME.log` in one folder."""
+
+    def __init__(self, logs: Path, say: Callable[[str], None]) -> None:
+        self._logs, self._say = logs, say
+        self._running: dict[str, _Running] = {}
+        self._due: dict[str, tuple[float, _Running]] = {}  # when a program is started again
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self, program: SupervisedProgram) -> None:
+        """Start a program and say how."""
+        as_user = "" if program.account is None else f" (as {program.account.name})"
+        self._say(f"{program.name}{as_user}: {shlex.join(program.command)}")
+        self._launch(program)
+
+    def check(self) -> None:
+        """Start again what has ended; raise if that would be of no use."""
+        now = time.monotonic()
+        for name, each in list(self._running.items()):
+            if each.process.poll() is None:
+                if any(mark in self._text(each) for mark in each.program.stuck):
+                    self._say(f"{name} has given up; it is ended.")
+                    _signal(each.process, signal.SIGKILL)
+                continue
+            del self._running[name]
+            if now - each.started > HEALTHY:
+                each.failing, each.pause, each.told = now, PAUSE, False
+            self._raise_if_hopeless(each, now)
+            self._say(f"{name} ended with {each.process.returncode}; it is started again.")
+            self._due[name] = (now + each.pause, each)
+        for name, (when, each) in list(self._due.items()):
+            if now >= when:
+                del self._due[name]
+                self._launch(each.program, each)
+
+    def _raise_if_hopeless(self, each: _Running, now: float) -> None:
+        text = self._text(each)
+        for mark, hopeless in each.program.hopeless.items():
+            if mark not in text:
+                continue
+            sentence = hopeless.sentence or text.partition(mark)[2].splitlines()[0].strip()
+            if now - each.failing >= hopeless.seconds:
+                raise UndriftError(f"{sentence} The log is {self._log(each.program.name)}.")
+            if not each.told:
+                self._say(f"{sentence} It is tried for {hopeless.seconds:g} s.")
+                each.told = True
+
+    def _text(self, each: _Running) -> str:
+        """Return the end of what a program has logged since it was started."""
+        with self._log(each.program.name).open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(each.log_begin, size - TAIL))
+            return log.read().decode(errors="replace")
+
+    def watch(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Supervise until `until` returns True."""
+        while not until():
+            self.check()
+            time.sleep(0.3)
+
+    def stop(self) -> None:
+        """End all programs, and what they have started."""
+        processes = [each.process for each in self._running.values()]
+        for process in processes:
+            _signal(process, signal.SIGTERM)
+        end = time.monotonic() + GRACE
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, end - time.monotonic()))
+            _signal(process, signal.SIGKILL)
+            process.wait()
+        self._running.clear()
+
+    def _launch(self, program: SupervisedProgram, before: _Running | None = None) -> None:
+        account = {} if program.account is None else program.account.popen
+        with self._log(program.name).open("ab") as log:
+            begin = log.tell()
+            process = subprocess.Popen(
+                list(program.command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=None if program.variables is None else dict(program.variables),
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+                **account,
+            )
+        started = _Running(program, process, begin, now := time.monotonic(), now, PAUSE)
+        if before is not None:
+            started.failing, started.told = before.failing, before.told
+            started.pause = min(LONGEST_PAUSE, 2 * before.pause)
+        self._running[program.name] = started
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a program and all that it has started."""
+    with suppress(OSError):
+        os.killpg(process.pid, number)
+
+
+def _end_with_parent() -> None:
+    """Let this new process be killed when the supervisor has gone, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)

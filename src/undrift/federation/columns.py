@@ -1,0 +1,214 @@
+"""Tables at several sites agree on their columns before the first round, by one exchange.
+
+Every site tells counts, sums and sums of squares of its training rows, and how often each category
+is there. The centre joins them, and tells all sites the preprocessing that one table with all rows
+would have. No row leaves a site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from undrift.data.clients import Clients
+from undrift.data.dataset import Dataset
+from undrift.data.tables.fit import Missing, agree
+from undrift.data.tables.preprocessing import Preprocessing
+from undrift.data.tables.read import Table
+from undrift.data.tables.statistics import TableStatistics
+from undrift.errors import UndriftError, first_line
+from undrift.federation.experiment import FederatedExperiment
+from undrift.federation.messages import (
+    AgreedColumns,
+    ColumnsReply,
+    ColumnsRequest,
+    ColumnsTaken,
+    Header,
+    MessageError,
+    Refusal,
+    SiteMessage,
+    decode,
+    encode,
+)
+from undrift.federation.site import Site
+from undrift.federation.transport import SiteTransport
+from undrift.files import write_atomic
+
+COLUMNS = "columns.json"  # the file of a site's folder that keeps what was agreed
+LARGEST = 2**24  # bytes of statistics, or of a preprocessing
+
+H = TypeVar("H", bound=Header)
+
+
+def columns_digest(target: str, task: str | None, missing: Missing) -> str:
+    """Return a hash of what centre and sites must have in common to agree on columns."""
+    text = f"target: {target}\ntask: {task}\nmissing: {missing}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class TableSite:
+    """Is a site with a table, whose columns are agreed on before it can train.
+
+    `experiment_of` makes the experiment for agreed columns, since they decide how many inputs the
+    model has. The other arguments are those of `Site`. What was agreed is kept in the folder, so
+    that a site that is started again needs no second exchange.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        experiment_of: Callable[[Preprocessing], FederatedExperiment],
+        folder: str | Path,
+        *,
+        name: str,
+        steps: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        self.table, self.name = table, name
+        self.digest = columns_digest(table.target, table.task, table.missing)
+        self._folder, self._experiment_of = Path(folder), experiment_of
+        self._steps, self._seconds = steps, seconds
+        self.columns: Preprocessing | None = None
+        self._site: Site | None = None
+        kept = self._folder / COLUMNS
+        if kept.is_file():
+            self._begin(Preprocessing.from_json(kept.read_text()))
+
+    def answer(self, message: SiteMessage) -> SiteMessage:
+        """Return the reply to a request; what cannot be done is a refusal with its reason."""
+        header = message.header
+        try:
+            if isinstance(header, ColumnsRequest):
+                self._require_digest(header.experiment)
+                return self._statistics()
+            if isinstance(header, AgreedColumns):
+                self._require_digest(header.experiment)
+                return self._take(Preprocessing.from_json(_text(message.tensors)))
+            if self._site is None:
+                raise UndriftError(
+                    f"Site {self.name} needs columns that all sites have agreed on, got none yet; "
+                    "let the centre agree on them first."
+                )
+        except (UndriftError, ValueError) as error:
+            return SiteMessage(Refusal(reason=first_line(error)[:2000]))
+        return self._site.answer(message)
+
+    def _statistics(self) -> SiteMessage:
+        statistics = self.table.statistics
+        if statistics is None:
+            raise UndriftError(
+                f"Site {self.name} needs a table whose columns are not declared, got declared "
+                "ones, about which there is nothing to agree."
+            )
+        return SiteMessage(ColumnsReply(site=self.name), [_bytes(statistics.to_json())])
+
+    def _take(self, columns: Preprocessing) -> SiteMessage:
+        if self.columns is None:
+            self._begin(columns)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._folder / COLUMNS, columns.to_json().encode())
+        elif columns.digest != self.columns.digest:
+            raise UndriftError(
+                f"Site {self.name} needs the columns that it has begun with, got others; "
+                f"{COLUMNS} in its folder has them."
+            )
+        return SiteMessage(ColumnsTaken(site=self.name, columns=columns.digest))
+
+    def _begin(self, columns: Preprocessing) -> None:
+        """Set the columns, and the site that trains with them."""
+        dataset = Dataset.of(self.table.stored(columns))
+        data = Clients([dataset.stored_train], test=dataset.stored_test)
+        data.preprocessing = columns
+        experiment = self._experiment_of(columns)
+        self._site = Site(
+            experiment,
+            data,
+            self._folder,
+            name=self.name,
+            steps=self._steps,
+            seconds=self._seconds,
+        )
+        self.columns = columns
+
+    def _require_digest(self, digest: str) -> None:
+        if digest != self.digest:
+            raise UndriftError(
+                f"Site {self.name} needs a request for columns that predict "
+                f"{self.table.target!r}, as its operator has accepted, got another; compare the "
+                "files."
+            )
+
+
+@dataclass(frozen=True)
+class TableAgreement:
+    """Holds what sites have agreed on, and the bytes of it that were sent."""
+
+    columns: Preprocessing
+    bytes_up: int  # of all sites' statistics
+    bytes_down: int  # of the preprocessing, once to every site
+
+
+def agree_columns(
+    transport: SiteTransport,
+    target: str,
+    *,
+    task: str | None = None,
+    missing: Missing = "refuse",
+    columns: Preprocessing | None = None,
+) -> TableAgreement:
+    """Return the preprocessing that all connected sites have agreed on and taken.
+
+    With `columns`, which were agreed on before or are declared, sites are told and not asked.
+    """
+    names, digest = sorted(transport.sites()), columns_digest(target, task, missing)
+    up = 0
+    if columns is None:
+        request = SiteMessage(ColumnsRequest(experiment=digest))
+        replies = _ask(transport, names, request, ColumnsReply)
+        up = sum(message.nbytes for message in replies)
+        tables = [TableStatistics.from_json(_text(message.tensors)) for message in replies]
+        columns = agree(tables, target, missing, [f"site {name}" for name in names])
+    told = SiteMessage(AgreedColumns(experiment=digest), [_bytes(columns.to_json())])
+    for name, message in zip(names, _ask(transport, names, told, ColumnsTaken), strict=True):
+        if message.header.model_dump()["columns"] != columns.digest:
+            raise UndriftError(f"Site {name} needs to take the agreed columns, got others.")
+    return TableAgreement(columns, up, told.nbytes * len(names))
+
+
+def _ask(
+    transport: SiteTransport, names: Sequence[str], request: SiteMessage, kind: type[Header]
+) -> list[SiteMessage]:
+    """Return the replies of these sites in their order; raise one sentence where one is missing."""
+    found: dict[str, SiteMessage] = {}
+    for name, data in transport.ask(dict.fromkeys(names, encode(request))):
+        message = decode(data)
+        if isinstance(message.header, Refusal):
+            raise UndriftError(message.header.reason)
+        fits = isinstance(message.header, kind) and getattr(message.header, "site", None) == name
+        if not fits:
+            raise UndriftError(f"Site {name} needs to answer for its own columns, got another.")
+        found[name] = message
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise UndriftError(f"Columns need an answer of every site, got none of {missing}.")
+    return [found[name] for name in names]
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def _text(tensors: Sequence[Tensor]) -> str:
+    """Return the text of a message's one tensor, or raise `MessageError`."""
+    if len(tensors) != 1 or tensors[0].dtype != torch.uint8 or tensors[0].numel() > LARGEST:
+        raise MessageError(f"A message about columns needs one text of at most {LARGEST} bytes.")
+    try:
+        return bytes(tensors[0].flatten().tolist()).decode()
+    except UnicodeDecodeError as error:
+        raise MessageError("A message about columns needs text in UTF-8, got bytes.") from error

@@ -1,0 +1,251 @@
+"""A federation of tables runs as an experiment does: records, table, page, resume, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import undrift as ud
+from tests.support.hospitals import NAMES, experiment, host, pooled, write_experiment
+from undrift.config.experiment import Experiment
+from undrift.deployment.plan import federated_jobs, quorum_of, resolved
+from undrift.deployment.run import run_federation
+from undrift.deployment.site_process import SiteHost, site_clients
+from undrift.errors import UndriftError
+from undrift.federation.messages import CensusRequest, Refusal, SiteCensus, SiteMessage, decode
+from undrift.federation.transport import Arrived, answer
+from undrift.runs.folder import read
+from undrift.runs.options import RunOptions
+from undrift.runs.saved_model import SavedModel
+
+NUMBERS = (("age", 55.0, 18.0), ("days", 6.0, 5.0), ("marker", 0.0, 1.2))
+
+
+class Hosts:
+    """Asks sites of the same process; `lost` are cut off after so many requests."""
+
+    def __init__(self, hosts: Mapping[str, Any], stop_after: int | None = None) -> None:
+        self.hosts, self.lost = dict(hosts), set[str]()
+        self._left = stop_after
+
+    def sites(self) -> list[str]:
+        return sorted(self.hosts)
+
+    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+        for name, data in requests.items():
+            if self._left is not None:
+                self._left -= 1
+                if self._left < 0:
+                    raise KeyboardInterrupt
+            if name not in self.lost:
+                yield Arrived(name, answer(self.hosts[name], data))
+
+
+def hosts(described: Experiment, folder: Path, **options: Any) -> Hosts:
+    return Hosts({name: host(described, folder / "sites", name) for name in NAMES}, **options)
+
+
+def test_records_table_page_and_model_are_those_of_any_experiment(tmp_path: Path) -> None:
+    described = experiment(tmp_path)
+    options = RunOptions(out=tmp_path / "out", track=["csv"])
+    result = run_federation(described, "federation", hosts(described, tmp_path), options)
+    (trial,) = result.trials
+    assert trial.status == "finished"
+    assert [record.round for record in trial.records] == [1, 2, 3]
+    assert trial.facts["sites"]["north"]["samples"] == 180  # tested at its own samples
+    assert 0 < trial.facts["sites"]["north"]["accuracy"] < 1
+    (planned,) = federated_jobs(described)
+    run = ud.simulate(
+        planned.experiment.algorithm,
+        planned.experiment.model,
+        pooled(described, tmp_path / "sites"),
+        mode="loop",
+        kernels=False,
+        loss=planned.experiment.loss,
+        work=planned.experiment.work,
+        batch_size=20,
+        rounds=3,
+        seed=0,
+    )
+    last = list(run)[-1]
+    assert trial.model_sha256 == run.model_sha256
+    assert trial.records[-1].accuracy == pytest.approx(last.accuracy)
+    assert trial.records[-1].loss == pytest.approx(last.loss)
+    again = read(tmp_path / "out")
+    assert "Scaffold" in again.table()
+    assert again.report().read_text().count("<html") == 1
+    assert again.command == result.command == "undrift federation run CENTRE"
+    assert "undrift run" not in (tmp_path / "out" / "experiment.toml").read_text()
+    saved = SavedModel.read(tmp_path / "out")
+    assert len(saved.predict(tmp_path / "sites" / "west.csv")) == 250
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_hash(tmp_path: Path) -> None:
+    described = experiment(tmp_path, methods=[{"name": "fedspeed", "lr": 0.1}])
+    whole = RunOptions(out=tmp_path / "whole")
+    expected = run_federation(described, "x", hosts(described, tmp_path / "a"), whole)
+    transport = hosts(described, tmp_path / "b", stop_after=11)
+    stopped = run_federation(described, "x", transport, RunOptions(out=tmp_path / "out"))
+    assert stopped.stopped
+    assert stopped.trials[0].status == "stopped"
+    transport = hosts(described, tmp_path / "b")
+    done = run_federation(described, "x", transport, RunOptions(resume=tmp_path / "out"))
+    assert done.trials[0].model_sha256 == expected.trials[0].model_sha256
+    assert [record.round for record in done.trials[0].records] == [1, 2, 3]
+
+
+def test_a_site_that_is_left_out_is_in_the_record_with_its_reason(tmp_path: Path) -> None:
+    described = experiment(tmp_path)
+    transport = hosts(described, tmp_path)
+    asked = transport.ask
+
+    def lose_after_the_census(requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+        if not isinstance(decode(next(iter(requests.values()))).header, CensusRequest):
+            transport.lost = {"south"}
+        return asked(requests)
+
+    transport.ask = lose_after_the_census  # type: ignore[method-assign]
+    result = run_federation(described, "x", transport, RunOptions(out=tmp_path / "out"))
+    assert [record.dropped for record in result.trials[0].records] == [{"south": "no reply"}] * 3
+
+
+def test_two_methods_have_states_of_their_own(tmp_path: Path) -> None:
+    methods = [{"name": "scaffold", "lr": 0.1}, {"name": "fedavg", "lr": 0.1}]
+    described = experiment(tmp_path, methods=methods)
+    result = run_federation(
+        described, "x", hosts(described, tmp_path), RunOptions(out=tmp_path / "out")
+    )
+    assert [trial.status for trial in result.trials] == ["finished", "finished"]
+    digests = {each.experiment.digest for each in federated_jobs(described)}
+    assert len(digests) == 2
+    assert {path.name for path in (tmp_path / "sites" / "north-state").iterdir()} <= digests
+
+
+def test_a_site_answers_only_the_experiment_that_was_accepted(tmp_path: Path) -> None:
+    described = experiment(tmp_path)
+    site = host(described, tmp_path / "sites", "north")
+    reply = site.answer(SiteMessage(CensusRequest(experiment="0" * 32)))
+    assert isinstance(reply.header, Refusal)
+    assert "which its operator has accepted" in reply.header.reason
+    (planned,) = federated_jobs(described)
+    other = replace(planned.experiment, seed=1)
+    assert isinstance(
+        site.answer(SiteMessage(CensusRequest(experiment=other.digest))).header, Refusal
+    )
+
+
+def test_other_columns_are_another_experiment(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path)
+    (before,) = federated_jobs(resolved(Experiment.read(path)))
+    columns = json.loads((tmp_path / "columns.json").read_text())
+    columns["columns"][0]["mean"] += 1
+    (tmp_path / "columns.json").write_text(json.dumps(columns))
+    (after,) = federated_jobs(resolved(Experiment.read(path)))
+    assert before.experiment.digest != after.experiment.digest
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"federation": {"sites": []}}, "federation.sites"),
+        ({"training": {"aggregation": "median"}}, "training.aggregation left out"),
+        ({"evaluation": {"metrics": ["auroc"]}}, "evaluation.metrics left out"),
+        ({"engine": {"processes": 2}}, "engine.processes = 1"),
+        ({"methods": [{"name": "netfleet"}]}, "methods with a server"),
+    ],
+)
+def test_what_needs_the_data_at_one_place_is_refused(
+    tmp_path: Path, sections: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        experiment(tmp_path, **sections)
+
+
+@pytest.mark.parametrize("sites", [["a", "a"], ["a b"], ["../a"]])
+def test_names_of_sites_are_names(tmp_path: Path, sites: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"federation\.sites|federation: "):
+        experiment(tmp_path, federation={"sites": sites})
+
+
+def test_a_run_of_data_at_sites_is_refused(tmp_path: Path) -> None:
+    """It would train on the data set that an experiment has where it names none."""
+    with pytest.raises(ValueError, match="use `undrift federation run`"):
+        ud.run(write_experiment(tmp_path), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_experiment_whose_data_are_at_sites_names_no_data_set(tmp_path: Path) -> None:
+    written = resolved(experiment(tmp_path))
+    assert "digits" not in written.to_toml()
+    assert Experiment.of(written.values()) == written
+    named = written.changed({"data.name": "mnist"})
+    assert 'name = "mnist"' in named.to_toml()
+
+
+def test_a_federation_needs_the_form_of_its_samples(tmp_path: Path) -> None:
+    described = experiment(tmp_path).changed({"federation.columns": None})
+    with pytest.raises(ValueError, match="the form of its samples"):
+        federated_jobs(described)
+    shaped = described.changed({"federation.inputs": [4], "federation.outputs": 3})
+    assert federated_jobs(shaped)[0].experiment.facts["model"].count("4")
+    with pytest.raises(UndriftError, match=r"add data\.columns"):
+        site_clients(shaped, str(tmp_path / "table.csv"))
+
+
+def test_columns_may_be_declared_in_the_experiment(tmp_path: Path) -> None:
+    """The digest is that of the same columns in a file, so the sites are the same, too."""
+    described = experiment(tmp_path)
+    numbers = [{"name": n, "mean": m, "scale": s} for n, m, s in NUMBERS]
+    words = {"ward": ["medicine", "surgery", "intensive"], "readmitted": ["no", "yes"]}
+    columns = [*numbers, *({"name": name, "categories": each} for name, each in words.items())]
+    data = {"path": "of-nobody.csv", "target": "readmitted", "columns": columns}
+    both = experiment(tmp_path, data=data)
+    with pytest.raises(
+        ValueError, match=r"one of federation\.columns and data\.columns, got 'both'"
+    ):
+        federated_jobs(both)
+    inside = both.changed({"federation.columns": None})
+    (one,), (other,) = federated_jobs(described), federated_jobs(inside)
+    assert one.experiment.digest == other.experiment.digest
+    transport = hosts(inside, tmp_path)
+    result = run_federation(inside, "x", transport, RunOptions(out=tmp_path / "out"))
+    assert result.trials[0].status == "finished"
+    assert read(tmp_path / "out").report().is_file()
+
+
+def test_data_that_do_not_fit_are_said_before_a_site_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch, undrift as ud\n"
+        "pair = torch.zeros(9, 6), torch.zeros(9, dtype=torch.long)\n"
+        "def one(): return ud.Clients([pair])\n"
+        "def two(): return ud.Clients([pair, pair])\n"
+        "def wide(): return ud.Clients([(torch.zeros(9, 7), pair[1])])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    shaped = experiment(tmp_path).changed({"federation.columns": None})
+    shaped = shaped.changed({"federation.inputs": [6], "federation.outputs": 2})
+    own = site_clients(shaped, f"{tmp_path}/mine.py:one")
+    host = SiteHost(shaped, "north", own, tmp_path / "state", steps=7)
+    (planned,) = federated_jobs(shaped)
+    told = host.answer(SiteMessage(CensusRequest(experiment=planned.experiment.digest)))
+    assert isinstance(told.header, SiteCensus)
+    assert (told.header.samples, told.header.steps) == (9, 7)
+    with pytest.raises(ValueError, match="clients of which there is one"):
+        site_clients(shaped, f"{tmp_path}/mine.py:two")
+    with pytest.raises(ValueError, match="7"):
+        SiteHost(shaped, "north", site_clients(shaped, f"{tmp_path}/mine.py:wide"), tmp_path / "b")
+
+
+@pytest.mark.parametrize(("quorum", "share"), [(None, 0.5), (0.9, 0.9), (2, 2 / 3), (9, 1.0)])
+def test_a_quorum_is_a_share_or_a_number_of_sites(
+    tmp_path: Path, quorum: Any, share: float
+) -> None:
+    training = {} if quorum is None else {"quorum": quorum}
+    assert quorum_of(experiment(tmp_path, training=training)) == pytest.approx(share)
