@@ -43,5 +43,6 @@ class Heavy(ud.Federated):
         return HeavyServer(server.x + m, m)
 
 
-check_algorithm(Heavy(lr=0.1))
-print("Heavy passes every check of the contract.")
+if __name__ == "__main__":
+    check_algorithm(Heavy(lr=0.1))
+    print("Heavy passes every check of the contract.")

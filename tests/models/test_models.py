@@ -609,7 +609,7 @@ ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no path": (
         build("huggingface", 8),
-        "huggingface needs path, got None; name a folder or a model in the local cache, "
+        "huggingface needs path, got none; name a folder or a model in the local cache, "
         "such as 'distilbert/distilbert-base-uncased'.",
     ),
 }  # fmt: skip

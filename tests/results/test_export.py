@@ -16,8 +16,9 @@ from torch import Tensor, nn
 import undrift
 from undrift import models
 from undrift.errors import UndriftError
-from undrift.results import export
-from undrift.results.export import load_safetensors, save_onnx, save_safetensors
+from undrift.results import onnx
+from undrift.results.export import load_safetensors, save_safetensors
+from undrift.results.onnx import save_onnx
 
 ONNX_MODELS = {"mlp": (6,)}
 LONG_ONNX_MODELS = {
@@ -255,7 +256,7 @@ def test_onnx_with_other_outputs_is_not_written(
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
     model = nn.Linear(2, 2)
-    converted = export._converted
+    converted = onnx._converted
 
     def off(given: nn.Module, *rest: object) -> bytes:
         content = converted(given, *rest)  # type: ignore[arg-type]
@@ -263,7 +264,7 @@ def test_onnx_with_other_outputs_is_not_written(
             given.bias.add_(1e-3)  # as if the conversion had lost it
         return content
 
-    monkeypatch.setattr(export, "_converted", off)
+    monkeypatch.setattr(onnx, "_converted", off)
     with pytest.raises(UndriftError, match=r"needs outputs within 0\.0001 of torch's, got 0\.001"):
         save_onnx(model, torch.ones(2, 2), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -165,3 +165,13 @@ def test_a_metric_that_fails_is_nan_in_a_run_and_an_error_before_it() -> None:
     pair = tasks.Metric(lambda o, t: (1, 2), "pair")
     with pytest.raises(tasks.MetricFailedError, match="one number"):
         pair(logits(3), logits(3))
+
+
+def test_numbers_are_measured_in_the_units_that_they_had() -> None:
+    outputs, targets = torch.tensor([[0.5], [1.0]]), torch.tensor([[0.0], [1.0]])
+    kind, seen = tasks.task_kind("regression"), list[float]()
+    measured = tasks.MetricSet.of("mae", kind, units=(100.0, 10.0))
+    assert measured(outputs, targets) == {"mae": pytest.approx(2.5)}
+    own = {"own": lambda outputs, targets: seen.extend(targets.tolist()) or 0.0}
+    tasks.MetricSet.of(own, kind, units=(100.0, 10.0))(outputs, targets)
+    assert seen == [100.0, 110.0]

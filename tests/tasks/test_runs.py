@@ -47,6 +47,11 @@ def test_regression_takes_one_output_for_one_number() -> None:
     assert 0 < (last.metrics["r2"] or 0) < 1
 
 
+def test_the_clock_of_a_fleet_takes_numbers_as_the_loss_does() -> None:
+    _, last = finished(NUMBERS, 1, fleet="phone", rounds=1)  # A warning would fail the test.
+    assert last.simulated_seconds
+
+
 def test_the_task_equals_its_loss_written_out_bit_for_bit() -> None:
     one, _ = finished(NUMBERS, 1)
     rows = NUMBERS[:, None]
@@ -55,6 +60,14 @@ def test_the_task_equals_its_loss_written_out_bit_for_bit() -> None:
     four, _ = finished(MARKS.float(), 3, loss=F.binary_cross_entropy_with_logits)
     assert one.model_sha256 == two.model_sha256
     assert three.model_sha256 == four.model_sha256
+
+
+@pytest.mark.parametrize("name", ["huber", "l1", "smooth_l1", "MSELoss"])
+def test_a_loss_of_numbers_by_name_goes_with_the_task_of_numbers(name: str) -> None:
+    one, last = finished(NUMBERS, 1, loss=name)
+    two, _ = finished(NUMBERS, 1, loss=name, task="regression")
+    assert one.model_sha256 == two.model_sha256
+    assert list(last.metrics or ()) == ["rmse", "mae", "r2"]
 
 
 def test_multi_label_takes_rows_of_zeros_and_ones() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from undrift.cli.foreign import Command, CommandGroup
 from undrift.cli.options import (
     ClientsOption,
     DataDirOption,
@@ -32,12 +34,13 @@ SHOWN_LABELS = 20
 WIDTH = 200  # of a list where there is no terminal
 
 data_app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Look at data. Example: undrift data show mnist --partition dirichlet:0.1 --clients 100",
 )
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Command)
 def list_data(data_dir: DataDirOption = None) -> None:
     """List all data sets by name, and where they are on this machine."""
     from rich.console import Console
@@ -67,7 +70,7 @@ def _where(name: str, data_dir: Any) -> str:
     return f"not here; downloaded when first used, {megabytes:.0f} MB"
 
 
-@data_app.command("show")
+@data_app.command("show", cls=Command)
 def show_data(
     name: Annotated[
         str,
@@ -106,6 +109,8 @@ def show_data(
     console = wide_console(stderr=as_json)
     if data.preprocessing is not None:
         _columns(data.preprocessing, console)
+        if section.task is None:
+            console.print(data.preprocessing.target.sentence("task="), highlight=False)
     if parts.targets.is_floating_point():
         console.print(f"{data!r}\n{parts!r}", highlight=False)
         return
@@ -127,22 +132,27 @@ def _columns(preprocessing: Preprocessing, console: Console) -> None:
     """Print what each column of a table is."""
     from rich.table import Table
 
-    from undrift.data.tables.preprocessing import NumberColumn
+    from undrift.data.tables.preprocessing import CategoryColumn, NumberColumn
 
     shown = Table("column", "kind", "as the model sees it", title="Columns")
     for column in preprocessing.columns:
         if isinstance(column, NumberColumn):
             scaled = f"(value - {column.mean:.4g}) / {column.scale:.4g}"
             shown.add_row(column.name, "number", scaled)
-        else:
-            some = ", ".join(column.categories[:5]) + (
-                ", ..." if len(column.categories) > 5 else ""
-            )
+        elif isinstance(column, CategoryColumn):
+            some = _some(column.categories)
             shown.add_row(column.name, "category", f"{len(column.categories)}: {some}")
+        else:
+            made = f"{len(column.features)} features: {_some(column.features)}"
+            shown.add_row(", ".join(column.names), "your transformer's", made)
     target = preprocessing.target
-    classes = f"{len(target.classes)} classes: {', '.join(target.classes[:5])}"
+    classes = f"{len(target.classes)} classes: {_some(target.classes)}"
     shown.add_row(target.name, "target", classes if target.classes else "regression, scaled")
     console.print(shown)
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:

@@ -2,17 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from undrift.check import require, require_choice
 from undrift.cli.options import TrustOption
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from undrift.data import Clients
 
 
 def export(
@@ -32,10 +27,9 @@ def export(
     """
     from rich.console import Console
 
-    from undrift.results.export import OWN_METADATA, load_safetensors, save_onnx, save_safetensors
     from undrift.results.filenames import MODEL
-    from undrift.runs.build import build_clients, build_model
     from undrift.runs.folder import read, trusted_experiment
+    from undrift.runs.saved_model import export_trained
     from undrift.usercode.names import places_in
 
     results = read(folder, "export")
@@ -53,24 +47,8 @@ def export(
     if results.experiment is None:
         raise ValueError(f"export needs experiment.toml in {str(folder)!r}, which says the model.")
     experiment = trusted_experiment(folder, trust or places_in(sys.argv[1:]))
-    seed = experiment.seeds[0]
     path = out or Path("model.safetensors")
     require(force or not path.exists(), "export", "a new file", str(path), "or say --force")
-    model = build_model(experiment.model, experiment.data, seed, experiment.training.task)
-    metadata = load_safetensors(model, folder / name)
-    if path.suffix == ".onnx":
-        save_onnx(model, _example(build_clients(experiment.data, seed)), path)
-    elif path.suffix == ".safetensors":
-        own = {key: value for key, value in metadata.items() if key not in OWN_METADATA}
-        save_safetensors(model, path, own)
-    else:
-        require_choice("export", "the ending of --out", path.suffix, (".safetensors", ".onnx"))
-    Console(stderr=True).print(f"Written: {path}", highlight=False)
-
-
-def _example(clients: "Clients") -> "Tensor":
-    """Return two samples as the model sees them."""
-    import torch
-
-    stored = clients.inputs[:2]
-    return stored if clients.prepare is None else clients.prepare(stored, torch.float32)
+    note = export_trained(experiment, folder / name, path, experiment.seeds[0])
+    said = f"Written: {path}" + (f"\n{note}" if note else "")
+    Console(stderr=True).print(said, highlight=False, markup=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 _DEVICE = "the device that computes is --device, such as --device cuda:0"
 _RULE = "a local optimiser is --rule, such as --rule momentum:0.9 or --rule adamw"
@@ -24,6 +24,8 @@ REMEDIES = {
     "--fraction": "the share of clients in a round is --participation, such as --participation 0.1",
     "--alpha": "a Dirichlet partition is --dirichlet, such as --dirichlet 0.3",
     "--dataset": "a data set is --data, such as --data mnist",
+    "--client": "a table's column of clients is named beside its file: --data patients.csv:target="
+    "died,client=site",
     "--batch": "samples of a step are --batch-size, such as --batch-size 20",
     "--optimizer": _RULE,
     "--optim": _RULE,
@@ -34,7 +36,27 @@ REMEDIES = {
 }
 
 
-class MethodCommand(TyperCommand):
+class PlainFlags:
+    """Shows flags in help without the type that typer has for them."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, of which flags need no type, since they take no value."""
+        parameters: list[Any] = list(super().get_params(ctx))  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class Command(PlainFlags, TyperCommand):
+    """Is a command whose help shows flags as such."""
+
+
+class CommandGroup(PlainFlags, TyperGroup):
+    """Is a group of commands whose help shows flags as such."""
+
+
+class MethodCommand(Command):
     """Answers an option of another library with undrift's own; methods may have it themselves."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

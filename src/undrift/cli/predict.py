@@ -21,15 +21,23 @@ def predict(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out.")] = False,
     separator: Annotated[
-        str | None, typer.Option(help="Of FILE's cells; found if left out.")
+        str | None,
+        typer.Option(help="Of FILE's cells: comma, semicolon, tab, pipe; found if left out."),
     ] = None,
-    decimal: Annotated[str, typer.Option(help="Decimal point of FILE's numbers.")] = ".",
+    decimal: Annotated[str, typer.Option(help="Of FILE's numbers: point or comma.")] = ".",
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="The network, where MODEL does not say it: mlp:hidden=8, mine.py:Net."
+        ),
+    ] = None,
     trust: TrustOption = False,
 ) -> None:
     """Print the predictions for the rows of a table by a model that was trained on a table.
 
     Example: undrift predict runs/fedavg-1 new.csv --out scored.csv
     """
+    from pandas import RangeIndex
     from rich.console import Console
 
     from undrift.data.tables.files import read_frame
@@ -38,10 +46,10 @@ def predict(
 
     new = out is None or force or not out.exists()
     require(new, "predict", "a new file", str(out), "choose another name, or say --force")
-    saved = SavedModel.read(model, trust=trust or places_in(sys.argv[1:]))
+    saved = SavedModel.read(model, model=network, trust=trust or places_in(sys.argv[1:]))
     frame = read_frame(file, separator=separator, decimal=decimal)
     scored = frame.join(saved.predict(frame))
-    text = scored.to_csv(index=False)
+    text = scored.to_csv(index=not isinstance(scored.index, RangeIndex))
     if out is None:
         print(text, end="")
         return

@@ -50,8 +50,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str,
     except Exception as error:  # a user's class may raise anything
         if isinstance(error, ValueError) and " needs " in str(error):
             raise
+        given = f" from {values}" if values else ""
         raise ValueError(
-            f"{name} needs to build a model from {values}, got {first_line(error, named=True)}."
+            f"{name} needs to build a model{given}, got {first_line(error, named=True)}."
         ) from error
     require(isinstance(model, nn.Module), name, "to return an nn.Module", model)
     result: nn.Module = model

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from undrift.data import Clients, Dataset
+from undrift.data.here import with_validation
 from undrift.data.holdout import hold_out, owners_of
+from undrift.engine.processes.rendezvous import join
 from undrift.models.layout import raw_bytes
 from undrift.usercode.names import OWN
 
@@ -40,14 +43,31 @@ class OwnData:
         inputs, targets = self.clients.inputs, self.clients.targets
         labels = targets.ndim == 1 and not targets.is_floating_point()
         classes = int(targets.max()) + 1 if labels else 1
+        if labels and self.clients.rank_census is not None:
+            classes = self.clients.rank_census.classes
         test = self.clients.test or (inputs[:0], targets[:0])
-        return Dataset((inputs, targets), test, classes, "data of one's own")
+        fitted = self.clients.preprocessing
+        names = () if fitted is None else fitted.target.classes
+        return Dataset(
+            (inputs, targets),
+            test,
+            max(classes, len(names)),
+            "data of one's own",
+            labels=names,
+            preprocessing=fitted,
+        )
 
     def split(self, validation: float | None, seed: int) -> Clients:
         """Return the clients, of which a share of the samples is split off unless some are."""
         clients = self.clients
         if validation is None or clients.validation is not None:
             return clients
+        if clients.rank_census is not None:
+            ends = np.cumsum(clients.sizes)
+            everybody = np.split(np.arange(ends[-1]), ends[:-1])
+            return with_validation(
+                clients, *hold_out(everybody, validation, int(ends[-1]), seed=seed)
+            )
         parts = [clients.of(i) for i in range(len(clients))]
         left, taken = hold_out(parts, validation, len(clients.targets), seed=seed)
         index = torch.from_numpy(taken)
@@ -62,6 +82,7 @@ class OwnData:
             preprocessing=clients.preprocessing,
         )
         owners = owners_of(parts, len(clients.targets))[taken]
+        split.names = clients.names
         for name, theirs in clients.owners.items():
             split = split.with_owners(name, theirs)
         return split.with_owners("validation", owners)
@@ -103,9 +124,14 @@ def _digest(value: OwnData | nn.Module) -> str:
         clients = value.clients
         held = (*(clients.test or ()), *(clients.validation or ()))
         tensors = [clients.inputs, clients.targets, *held]
-        digest.update(clients.index.tobytes() + clients.sizes.tobytes())
+        digest.update(clients.index.tobytes() + clients.held.tobytes())
         digest.update(str(getattr(value.loss, "__qualname__", value.loss)).encode())
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(raw_bytes(tensor))
+    if isinstance(value, OwnData) and value.clients.rank_census is not None:
+        # Every rank has data of its own, and the experiment one name for all of them.
+        return hashlib.blake2b(
+            "".join(join().texts(digest.hexdigest())).encode(), digest_size=8
+        ).hexdigest()
     return digest.hexdigest()

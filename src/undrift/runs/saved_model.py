@@ -3,43 +3,64 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from undrift import models
 from undrift.check import require
-from undrift.config.experiment import Experiment
+from undrift.config.experiment import Experiment, Model
 from undrift.config.shorthand import parse_model
 from undrift.data.tables.preprocessing import Preprocessing
+from undrift.data.tables.read import as_frame
 from undrift.data.tables.score import score
+from undrift.engine.export import PREPROCESSING, export
 from undrift.errors import UndriftError
-from undrift.results.export import load_safetensors, read_metadata
+from undrift.results.export import OWN_METADATA, load_safetensors, read_metadata
 from undrift.results.filenames import MODEL
+from undrift.runs.build import build_clients, build_model
 from undrift.runs.load import load_dataset
 from undrift.runs.own import is_own
+from undrift.untrusted import parse_json
 from undrift.usercode.names import Trust, digests, is_code, require_trust, require_unchanged
 
-ARCHITECTURE, PREPROCESSING = "architecture", "preprocessing"  # keys of the file's metadata
+ARCHITECTURE = "architecture"  # key of the file's metadata
 
 
 def model_metadata(experiment: Experiment) -> dict[str, str]:
     """Return what a file of weights needs beside them to be used: text by key."""
     dataset = load_dataset(experiment.data)
+    return saved_metadata(experiment.model, dataset.shape, dataset.classes, dataset.preprocessing)
+
+
+def saved_metadata(
+    model: Model, shape: Sequence[int], classes: int, preprocessing: Preprocessing | None
+) -> dict[str, str]:
+    """Return how a model is built and what its inputs mean: text by key."""
     metadata = {}
-    if not is_own(experiment.model.name):
+    if not is_own(model.name):
         built = {
-            "model": experiment.model.text,
-            "shape": list(dataset.shape),
-            "classes": dataset.classes,
-            "code": digests([experiment.model.name] if is_code(experiment.model.name) else []),
+            "model": model.text,
+            "shape": list(shape),
+            "classes": classes,
+            "code": digests([model.name] if is_code(model.name) else []),
         }
         metadata[ARCHITECTURE] = json.dumps(built)
-    if dataset.preprocessing is not None:
-        metadata[PREPROCESSING] = dataset.preprocessing.to_json()
+    if preprocessing is not None:
+        metadata[PREPROCESSING] = preprocessing.to_json()
     return metadata
+
+
+def export_trained(experiment: Experiment, file: Path, path: Path, seed: int) -> str:
+    """Write the model of a file in a folder of results; return what must be known of its inputs."""
+    model = build_model(experiment.model, experiment.data, seed, experiment.training.task)
+    metadata = load_safetensors(model, file)
+    own = {key: value for key, value in metadata.items() if key not in OWN_METADATA}
+    return export(model, build_clients(experiment.data, seed), path, own)
 
 
 @dataclass(frozen=True)
@@ -50,10 +71,14 @@ class SavedModel:
     preprocessing: Preprocessing
 
     @classmethod
-    def read(cls, path: str | Path, *, trust: Trust = False) -> SavedModel:
+    def read(
+        cls, path: str | Path, *, model: nn.Module | str | None = None, trust: Trust = False
+    ) -> SavedModel:
         """Return the model of a file, or of a folder of results.
 
-        A model of code, such as `mine.py:Net`, is refused without `trust`.
+        A model of code, such as `mine.py:Net`, is refused without `trust`. A file that `run.export`
+        has written does not say its network, which is `model`: a module of the same structure, or
+        a name such as `mine.py:Net`.
         """
         file = Path(path)
         file = file / MODEL if file.is_dir() else file
@@ -61,33 +86,74 @@ class SavedModel:
         remedy = "a single run saves it as model.safetensors, others with engine.save_models=true"
         require(there, "A prediction", "a file with a model, or its folder", str(path), remedy)
         metadata = read_metadata(file)
-        for key in (ARCHITECTURE, PREPROCESSING):
-            if key not in metadata:
-                raise UndriftError(
-                    f"A prediction needs a model that was trained on a table, got {str(file)!r} "
-                    f"without its {key}; in Python, use the model itself."
-                )
-        built = _architecture(metadata[ARCHITECTURE], file)
-        name, options = parse_model(built["model"])
-        if is_code(name):
-            require_trust([name], trust, file)
-            require_unchanged(built["code"], [name], file)
-        model = models.build(name, shape=built["shape"], classes=built["classes"], **options)
+        if PREPROCESSING not in metadata:
+            raise UndriftError(
+                f"A prediction needs a model that was trained on a table, got {str(file)!r} "
+                "without its preprocessing; in Python, use the model itself."
+            )
+        fitted = Preprocessing.from_json(metadata[PREPROCESSING], trust=trust is True)
+        if model is None:
+            model = _built(metadata, file, trust)
+        elif isinstance(model, str):
+            name, options = parse_model(model)
+            width, classes = len(fitted.features), max(1, len(fitted.target.classes))
+            model = models.build(name, shape=(width,), classes=classes, **options)
         load_safetensors(model, file)
-        return cls(model, Preprocessing.from_json(metadata[PREPROCESSING]))
+        return cls(model, fitted)
 
-    def predict(self, rows: Any) -> Any:
-        """Return a frame of predictions for the rows of a frame or a CSV file."""
-        return score(self.model, self.preprocessing, rows)
+    def predict(self, rows: Any, *, separator: str | None = None, decimal: str = ".") -> Any:
+        """Return a frame of predictions for the rows of a frame or a file.
+
+        `separator` and `decimal` are those of a CSV file, as `data.read_table` takes them.
+        """
+        return score(
+            self.model, self.preprocessing, as_frame(rows, separator=separator, decimal=decimal)
+        )
+
+
+def _built(metadata: Mapping[str, str], file: Path, trust: Trust) -> nn.Module:
+    """Return the network that a file says, with new parameters."""
+    if ARCHITECTURE not in metadata:
+        raise UndriftError(
+            f"A prediction needs the network of {str(file)!r}, which the file does not say; name "
+            "it with --model mine.py:Net (model= in Python)."
+        )
+    built = _architecture(metadata[ARCHITECTURE], file)
+    name, options = parse_model(built["model"])
+    if is_code(name):
+        require_trust([name], trust, file)
+        require_unchanged(built["code"], [name], file)
+    else:
+        _require_room(built, file)
+    return models.build(name, shape=built["shape"], classes=built["classes"], **options)
+
+
+def _require_room(built: Mapping[str, Any], file: Path) -> None:
+    """Raise `UndriftError` where a file has less bytes than the parameters of its network."""
+    name, options = parse_model(built["model"])
+    try:
+        with torch.device("meta"):  # which allocates nothing
+            form = models.build(name, shape=built["shape"], classes=built["classes"], **options)
+        needed = sum(leaf.nbytes for leaf in form.parameters())
+    except RuntimeError as error:
+        raise UndriftError(f"{file} needs a network that can be built, got {error}.") from error
+    least = f"a file of at least the {needed:,} bytes of its network's parameters"
+    require(needed <= file.stat().st_size, "A prediction", least, file.stat().st_size)
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or not 0 < value < 2**31:
+        raise ValueError(f"sizes are whole numbers above 0, got {str(value)[:20]}")
+    return value
 
 
 def _architecture(text: str, file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(text)
+        values = parse_json(text)
         return {
             "model": str(values["model"]),
-            "shape": [int(side) for side in values["shape"]],
-            "classes": int(values["classes"]),
+            "shape": [_size(side) for side in values["shape"]],
+            "classes": _size(values["classes"]),
             "code": {str(place): str(digest) for place, digest in values["code"].items()},
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,7 +1,15 @@
 """Tasks, losses and metrics: what a model is trained for and measured by."""
 
-from undrift.tasks.kinds import TASKS, TaskKind, deduced_task, output_count, task_kind
-from undrift.tasks.losses import LOSSES, Loss, as_loss, named_loss
+from undrift.tasks.kinds import (
+    TASKS,
+    OutputShapeError,
+    TaskKind,
+    deduced_task,
+    output_count,
+    task_kind,
+    task_of_loss,
+)
+from undrift.tasks.losses import LOSSES, NUMBER_LOSSES, Loss, as_loss, named_loss
 from undrift.tasks.metrics import (
     METRICS,
     Metric,
@@ -14,11 +22,13 @@ from undrift.tasks.metrics import (
 __all__ = [
     "LOSSES",
     "METRICS",
+    "NUMBER_LOSSES",
     "TASKS",
     "Loss",
     "Metric",
     "MetricFailedError",
     "MetricSet",
+    "OutputShapeError",
     "TaskKind",
     "as_loss",
     "as_metrics",
@@ -27,4 +37,5 @@ __all__ = [
     "named_metric",
     "output_count",
     "task_kind",
+    "task_of_loss",
 ]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from undrift.check import nearest, require
-from undrift.tasks.losses import Loss
+from undrift.tasks.losses import NUMBER_LOSSES, Loss, named_loss
+
+
+class OutputShapeError(ValueError):
+    """Says that a model returns another shape than the task's targets have."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ class TaskKind:
             fits = got == asked
             expected = f"outputs of the targets' shape {asked} for each sample"
             remedy = f"let the last layer have {asked[0] if asked else 1} outputs"
-            require(fits, who, expected, got, remedy)
+            if not fits:
+                raise OutputShapeError(f"{who} needs {expected}, got {got}; {remedy}.")
         else:
             _check_classes(self, got, asked, targets)
         if self is MULTI_LABEL:
@@ -115,6 +121,17 @@ def deduced_task(targets: Tensor) -> TaskKind:
     remedy = 'say task="multi-label"' + (' or "regression"' if targets.is_floating_point() else "")
     require(not marks, "Targets of 0 and 1 in rows", "a task", tuple(targets.shape), remedy)
     return REGRESSION if targets.is_floating_point() else LANGUAGE_MODELLING
+
+
+def task_of_loss(loss: Any, targets: Tensor, table: str | None) -> TaskKind | None:
+    """Return the task that goes with a loss where none was named, None where nothing is assumed.
+
+    It is regression for numbers with a loss of numbers by name, and for any loss on a `table` whose
+    task is regression.
+    """
+    numbers = isinstance(loss, str) and ":" not in loss and named_loss(loss) in NUMBER_LOSSES
+    named = numbers and targets.is_floating_point()
+    return REGRESSION if named or table == REGRESSION.name else None
 
 
 def output_count(kind: TaskKind, targets: Tensor, classes: int) -> int:

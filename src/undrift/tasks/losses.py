@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from undrift.check import nearest
+from undrift.usercode.load import import_object
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -23,6 +24,7 @@ LOSSES: MappingProxyType[str, Loss] = MappingProxyType(
         "smooth_l1": F.smooth_l1_loss,
     }
 )
+NUMBER_LOSSES = frozenset(LOSSES[name] for name in ("mse", "mae", "huber", "smooth_l1"))
 _OTHER_NAMES = {  # what torch and others call them -> the name here
     **{function.__name__: name for name, function in LOSSES.items()},
     "crossentropy": "cross_entropy",
@@ -36,14 +38,20 @@ _OTHER_NAMES = {  # what torch and others call them -> the name here
 
 
 def named_loss(name: str) -> Loss:
-    """Return the loss of a name such as "cross_entropy", "mse_loss" or "CrossEntropyLoss"."""
+    """Return the loss of a name such as "cross_entropy", "mse_loss" or "CrossEntropyLoss".
+
+    `file.py:function` names a function of outputs and targets of one's own.
+    """
+    if ":" in name:
+        own: Loss = as_loss(import_object(name, "loss"))
+        return own
     known = name.lower().rpartition(".")[2].replace("-", "_").replace(" ", "_")
     for form in (known, known.removesuffix("_loss"), known.removesuffix("loss")):
         if (form := _OTHER_NAMES.get(form, form)) in LOSSES:
             return LOSSES[form]
     raise ValueError(
-        f"loss needs a function of outputs and targets or one of {', '.join(LOSSES)}, got "
-        f"{name!r}{nearest(name, LOSSES)}."
+        f"loss needs a function of outputs and targets, file.py:function or one of "
+        f"{', '.join(LOSSES)}, got {name!r}{nearest(name, LOSSES)}."
     )
 
 

@@ -179,17 +179,23 @@ class MetricSet:
 
     metrics: tuple[Metric, ...] = ()
     kind: TaskKind | None = None
+    units: tuple[float, float] | None = None  # mean and deviation that numbers were scaled by
 
     @classmethod
-    def of(cls, metrics: Any, kind: TaskKind | None) -> MetricSet:
-        """Return the metrics that a user has given, or those of the task where that is None."""
+    def of(
+        cls, metrics: Any, kind: TaskKind | None, units: tuple[float, float] | None = None
+    ) -> MetricSet:
+        """Return the metrics that a user has given, or those of the task where that is None.
+
+        With `units` they measure numbers as they were before they were scaled for training.
+        """
         task = None if kind is None else kind.name
         asked = as_metrics(() if kind is None else kind.metrics, task)
         if metrics is not None:
             asked = as_metrics(metrics, task)
         # Every test counts how often a class was met.
         counted = METRICS["accuracy"].function if task not in LABELS else None
-        return cls(tuple(each for each in asked if each.function is not counted), kind)
+        return cls(tuple(each for each in asked if each.function is not counted), kind, units)
 
     @property
     def names(self) -> list[str]:
@@ -221,7 +227,12 @@ class MetricSet:
         return {metric.name: _or_nan(metric, outputs, targets) for metric in self.metrics}
 
     def _form(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return (outputs, targets) if self.kind is None else self.kind.measured(outputs, targets)
+        if self.kind is not None:
+            outputs, targets = self.kind.measured(outputs, targets)
+        if self.units is None:
+            return outputs, targets
+        mean, scale = self.units
+        return outputs * scale + mean, targets * scale + mean
 
 
 def _or_nan(metric: Metric, outputs: Tensor, targets: Tensor) -> float:

@@ -15,6 +15,12 @@ from pathlib import Path
 from typing import Any
 
 OWN = "own:"  # begins the name of data and of a model that a program hands over as objects
+CODE_FIELDS = (  # of an experiment, besides the names of methods and the metrics
+    ("model", "name"),
+    ("data", "name"),
+    ("data", "transformer"),
+    ("training", "loss"),
+)
 _FORM = re.compile(r"[^:=\s][^:=]*:[A-Za-z_][\w.]*")
 Trust = bool | Collection[str]  # all code, none, or that of these places
 
@@ -38,13 +44,21 @@ def absolute_name(name: str, folder: Path) -> str:
 
 def code_in(values: Mapping[str, Any]) -> list[str]:
     """Return the names of code in the values of an experiment, those of its sweep included."""
-    sections = [*_tables(values.get("methods")), values.get("model"), values.get("data")]
-    names = [section.get("name") for section in sections if isinstance(section, Mapping)]
+    names = [table[field] for table, field in code_fields(values)]
     names += _swept(values.get("sweep"))
     evaluation = values.get("evaluation")
     metrics = evaluation.get("metrics") if isinstance(evaluation, Mapping) else None
     names += [metrics] if isinstance(metrics, str) else _tables(metrics)
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and is_code(name)))
+
+
+def code_fields(values: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Yield the tables of an experiment and their fields that may name code."""
+    named = [(table, "name") for table in _tables(values.get("methods"))]
+    named += [(values.get(section), field) for section, field in CODE_FIELDS]
+    for table, field in named:
+        if isinstance(table, Mapping) and isinstance(table.get(field), str):
+            yield table, field
 
 
 def _tables(methods: Any) -> list[Any]:
@@ -59,7 +73,7 @@ def _swept(values: Any, key: str = "") -> Iterator[Any]:
     elif isinstance(values, list | tuple):
         for value in values:
             yield from _swept(value, key)
-    elif key.endswith(("name", "metrics")):
+    elif key.endswith(("metrics", *(field for _, field in CODE_FIELDS))):
         yield values
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -114,6 +116,47 @@ class ByName(nn.Module):
         return self.layer(x) * mask[..., None]
 
 
+class _Records(Dataset[Any]):
+    """Samples that are dictionaries of one input or of two."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {**{name: torch.ones(4) * i for name in self.names}, "label": i % 2}
+
+
+class _ReadsBatch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.layer(batch["feat"])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("names", "clue"),
+    [
+        (("feat",), "one input, that arrives as a tensor, so write forward.self, inputs."),
+        (
+            ("feat", "mask"),
+            "the inputs of a sample arrive by name, so write forward.self, feat, mask.",
+        ),
+    ],
+)
+def test_a_model_that_reads_a_dictionary_is_told_what_arrives(
+    names: tuple[str, ...], clue: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    clients = ud.Clients([_Records(*names), _Records(*names)])
+    with pytest.raises(ValueError, match=clue):
+        ud.simulate(ud.FedAvg(lr=0.1), _ReadsBatch(), clients, work="steps:1", rounds=1)
+    assert not recwarn.list
+
+
 def test_dictionaries_reach_the_model_by_name() -> None:
     rows = [Rows(*each, form=dict) for each in PAIRS]
     for data in rows:
@@ -178,10 +221,22 @@ BAD = {
     "ragged": (lambda: [Ragged(*PAIRS[0])], r"samples of one shape, got shapes \(3,\) and \(4,\)"),
     "ragged arrays": (lambda: [([[1.0], [1.0, 2.0]], [0, 1])], "numbers of one shape"),
     "mixed": (lambda: [Rows(*PAIRS[0]), PAIRS[1]], "Datasets or DataLoaders for all"),
-    "one data set": (lambda: Rows(*PAIRS[0]), 'client="field" for one Dataset'),
+    "one data set": (lambda: Rows(*PAIRS[0]), 'one Rows for each client, or client="field" that'),
+    "one loader": (lambda: DataLoader(Rows(*PAIRS[0])), "got one DataLoader; pass undrift"),
+    "samples": (
+        lambda: [[{"x": 1.0, "y": 0}, {"x": 2.0, "y": 1}]],
+        "got 'a list of dictionaries'; wrap the list: torch.utils.data.DataLoader",
+    ),
+    "nobody": (list, r"at least one client, got \[\]"),
     "a dictionary": (lambda: {"a": 1}, "a list with the data of each client"),
     "a frame": (lambda: pd.DataFrame({"x": [1]}), 'target="column" for frames'),
 }
+
+
+def test_a_list_of_dictionaries_in_a_loader_is_a_client() -> None:
+    samples = [{"x": torch.ones(3) * i, "y": i % 2} for i in range(4)]
+    clients = ud.Clients([DataLoader(samples), DataLoader(samples)])
+    assert [len(clients.of(i)) for i in range(2)] == [4, 4]
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -195,5 +250,43 @@ def test_a_list_of_loaders_and_a_model_class_are_answered_with_the_remedy() -> N
     loaders = [DataLoader(TensorDataset(*each)) for each in PAIRS]
     with pytest.raises(ValueError, match=r"got 'list'; make them: undrift\.Clients\("):
         trained(loaders)
-    with pytest.raises(ValueError, match=r"make an object of it: ByName\(\)"):
+    with pytest.raises(ValueError, match=r"make an object of it: ByName\(\.\.\.\)"):
         trained(ud.Clients(PAIRS), ByName)
+
+
+def test_predictions_take_new_samples_in_every_form() -> None:
+    run = trained(ud.Clients(PAIRS, test=TEST))
+    inputs, targets = TEST
+    expected = run.predict(inputs)
+    whole = TensorDataset(inputs, targets)
+    forms = (
+        inputs.double().numpy(),
+        inputs.tolist(),
+        whole,
+        DataLoader(whole, batch_size=5, shuffle=True),
+        TensorDataset(inputs),
+        {"x": inputs.numpy(), "labels": targets},
+        (inputs.numpy(), targets),
+    )
+    for form in forms:
+        assert torch.equal(run.predict(form), expected)
+    with pytest.raises(ValueError, match="a frame needs clients that were made from a table"):
+        run.predict(pd.DataFrame(inputs.numpy()))
+
+
+def test_predictions_of_inputs_by_name_and_of_lazy_samples() -> None:
+    rows = [Rows(*each, form=dict) for each in PAIRS]
+    data = ud.Clients(rows, client="site", target="labels", test=Rows(*TEST, form=dict))
+    run = trained(data, ByName())
+    expected = run.model(x=TEST[0], mask=torch.ones(SAMPLES, dtype=torch.int64))
+    named = {"x": TEST[0].numpy(), "mask": np.ones(SAMPLES, dtype=np.int64)}
+    assert torch.equal(run.predict(named), expected)
+    assert torch.equal(run.predict(Rows(*TEST, form=dict)), expected)
+    with pytest.raises(ValueError, match="predict needs the input 'mask', got 'x'"):
+        run.predict({"x": TEST[0]})
+    with pytest.raises(ValueError, match=r"'mask' of shape .* of whole numbers"):
+        run.predict({"x": TEST[0], "mask": torch.ones(SAMPLES)})
+    with pytest.raises(ValueError, match="a dictionary of x, mask, got 'Tensor'"):
+        run.predict(TEST[0])
+    lazy = trained(ud.Clients([Rows(*each) for each in PAIRS], test=Rows(*TEST), lazy=True))
+    assert torch.equal(lazy.predict(TEST[0]), lazy.model(TEST[0]))

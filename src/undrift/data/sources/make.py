@@ -46,15 +46,19 @@ def gather(
 ) -> Gathered:
     """Return the samples of clients: pairs of arrays, or data sets and loaders of torch."""
     if is_source(data):
-        remedy = "pass a list of them, one for each client"
-        require(client is not None, WHO, 'client="field" for one Dataset', "none", remedy)
-        data = _by_client(data, target, str(client))
+        if client is None:
+            kind = type(data).__name__
+            raise ValueError(
+                f'{WHO} needs a list with one {kind} for each client, or client="field" that '
+                f"tells whose a sample is, got one {kind}; pass undrift.Clients([first, second])."
+            )
+        data = _by_client(data, target, client)
     if not isinstance(data, Sequence):
         raise ValueError(
             f"{WHO} needs a list with the data of each client, or a table and client=, got "
             f"{type(data).__name__}."
         )
-    require(len(data) > 0, WHO, "at least one client", "none", "pass a list of pairs")
+    require(len(data) > 0, WHO, "at least one client", data, "pass a list of pairs")
     everything = [*data, *(each for each in held.values() if each is not None)]
     if not any(map(is_source, everything)):
         pairs = [_arrays(pair, f"client {i}") for i, pair in enumerate(data)]
@@ -67,6 +71,9 @@ def gather(
 
 def _arrays(pair: Any, who: str) -> Any:
     """Return arrays or lists as tensors; what is no pair is refused later, with its name."""
+    samples = isinstance(pair, tuple | list) and any(isinstance(each, dict) for each in pair)
+    remedy = "wrap the list: torch.utils.data.DataLoader(samples)"
+    require(not samples, f"{WHO}, {who},", "inputs and targets", "a list of dictionaries", remedy)
     if not (isinstance(pair, tuple | list) and len(pair) == 2):
         return pair
     return tuple(as_tensor(part, f"{WHO}, {who},") for part in pair)

@@ -137,12 +137,17 @@ def as_tensor(values: Any, who: str) -> Tensor:
         return values
     try:
         array = np.asarray(values)
-        numbers = array.dtype.kind in "biuf"
-    except ValueError:  # rows of different lengths
-        array, numbers = np.empty(0, dtype=object), False
-    remedy = "bring all samples to one shape"
-    got = "samples of different shapes or no numbers"
-    require(numbers, who, "numbers of one shape", got, remedy)
+    except ValueError as error:
+        raise ValueError(
+            f"{who} needs numbers of one shape, got rows of different lengths; bring all samples "
+            "to one shape."
+        ) from error
+    if array.dtype.kind not in "biuf":
+        text = array.dtype.kind in "US" or any(isinstance(each, str) for each in array.flat)
+        got, remedy = f"NumPy's type {array.dtype}", "give an array of one type of number"
+        if text:
+            got, remedy = "text", "number classes with numpy.unique(labels, return_inverse=True)"
+        raise ValueError(f"{who} needs numbers, got {got}; {remedy}.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     return torch.as_tensor(array.astype(np.float32) if array.dtype == np.float64 else array)

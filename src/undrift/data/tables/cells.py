@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,18 @@ from undrift.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}(\.?\d{3})*,\d+")
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")  # may also be decimal commas: 1,234
 MISSING_REMEDY = 'drop the row, or say missing = "impute" (missing=impute in the shell)'
+
+THOUSANDS_REMEDY = (
+    'write it without commas between thousands; if they are decimal commas, say decimal = "comma" '
+    "(in the shell --data FILE:decimal=comma, or predict --decimal comma)"
+)
+TARGET_REMEDY = (
+    'drop the row, or leave such rows out with missing_target = "drop" (missing_target=drop in the '
+    "shell)"
+)
 
 
 def bad_cell(column: str, row: int, expected: str, got: object, remedy: str) -> DataError:
@@ -20,7 +32,21 @@ def bad_cell(column: str, row: int, expected: str, got: object, remedy: str) -> 
     return DataError(f"Row {row + 1} of column {column!r} needs {expected}, got {got}; {remedy}.")
 
 
-def as_numbers(cells: pd.Series[Any], column: str, fill: float | None) -> NDArray[np.float64]:
+def decimal_comma(column: str, row: int, cell: str) -> DataError:
+    """Return the error for a number that is written with a decimal comma."""
+    remedy = (
+        'say decimal = "comma" (in the shell --data FILE:decimal=comma, or predict --decimal comma)'
+    )
+    return bad_cell(column, row, "a number with a decimal point", repr(cell), remedy)
+
+
+def as_numbers(
+    cells: pd.Series[Any],
+    column: str,
+    fill: float | None,
+    remedy: str = "correct the cell or drop the row",
+    missing_remedy: str = MISSING_REMEDY,
+) -> NDArray[np.float64]:
     """Return the cells as finite numbers, missing ones filled, or raise `DataError`."""
     import pandas as pd
 
@@ -29,18 +55,26 @@ def as_numbers(cells: pd.Series[Any], column: str, fill: float | None) -> NDArra
     bad = ~np.isfinite(numbers) & ~missing
     if bad.any():
         row = int(bad.argmax())
-        remedy = "correct the cell or drop the row"
-        raise bad_cell(column, row, "a finite number", repr(cells.iloc[row]), remedy)
+        cell = cells.iloc[row]
+        word = str(cell).strip()
+        if THOUSANDS.fullmatch(word):
+            remedy = THOUSANDS_REMEDY
+        elif DECIMAL_COMMA.fullmatch(word):
+            raise decimal_comma(column, row, str(cell))
+        got = str(cell) if isinstance(cell, float) else repr(cell)  # NumPy's floats, too
+        raise bad_cell(column, row, "a finite number", got, remedy)
     if missing.any() and fill is None:
-        raise bad_cell(column, int(missing.argmax()), "a number", "a missing cell", MISSING_REMEDY)
+        raise bad_cell(column, int(missing.argmax()), "a number", "a missing cell", missing_remedy)
     return np.where(missing, 0.0 if fill is None else fill, numbers)
 
 
-def as_words(cells: pd.Series[Any], column: str, fill: str | None) -> NDArray[Any]:
+def as_words(
+    cells: pd.Series[Any], column: str, fill: str | None, remedy: str = MISSING_REMEDY
+) -> NDArray[Any]:
     """Return the cells as text, missing ones filled, or raise `DataError`."""
     missing = cells.isna().to_numpy()
     if missing.any() and fill is None:
-        raise bad_cell(column, int(missing.argmax()), "a value", "a missing cell", MISSING_REMEDY)
+        raise bad_cell(column, int(missing.argmax()), "a value", "a missing cell", remedy)
     words = np.array([word_of(cell) for cell in cells.to_numpy(dtype=object)], dtype=object)
     words[missing] = fill
     return words

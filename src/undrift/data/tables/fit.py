@@ -1,122 +1,233 @@
-"""Fitting a table's preprocessing to its training rows, by scikit-learn's transformers."""
+"""The preprocessing of a table, or of several: fitted to statistics, or declared.
+
+A single table is fitted by the statistics of its own training rows, so several tables whose
+statistics are joined have the preprocessing of one table with all their rows, number by number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from undrift.data.stored import Array
-from undrift.data.tables.cells import as_numbers, as_words
-from undrift.data.tables.kinds import MOST_CATEGORIES, Kind
+from undrift.data.tables.cells import as_numbers, as_words, decimal_comma
+from undrift.data.tables.kinds import MOST_CATEGORIES, Kind, has_decimal_commas
 from undrift.data.tables.preprocessing import CategoryColumn, NumberColumn, Preprocessing, Target
-from undrift.errors import DataError, optional
+from undrift.data.tables.statistics import (
+    ColumnStatistics,
+    NumberSums,
+    TableStatistics,
+    TargetStatistics,
+    joined_sums,
+    joined_words,
+)
+from undrift.errors import DataError, TaskWarning
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Missing = Literal["refuse", "impute"]
-_GAP = "\ue000"  # stands for a missing word while the imputer looks for the most frequent one
 
 
-def fit(
-    frame: pd.DataFrame, train: Array, kinds: Mapping[str, Kind], target: Target, missing: Missing
-) -> Preprocessing:
-    """Return the preprocessing fitted to the training rows; bad cells of all rows are refused.
-
-    Numbers get the mean and the deviation; a missing one gets the mean with `missing="impute"`, and
-    a missing word the most frequent one.
-    """
-    cells = _cells(frame, kinds, missing).iloc[train]
-    with np.errstate(all="ignore"):  # an overflow shows as Inf below
-        fitted = _transformer(kinds).fit(cells)
-    columns: list[NumberColumn | CategoryColumn] = []
-    for name in kinds:
-        steps = fitted.named_transformers_[name]
-        fill = steps.named_steps["fill"].statistics_[0]
-        last = steps.named_steps["scale"]
-        if kinds[name] == "number":
-            mean, scale = float(last.mean_[0]), float(last.scale_[0])
-            if not (np.isfinite(mean) and np.isfinite(scale)):
-                raise DataError(
-                    f"Column {name!r} needs numbers of a sensible range, got a deviation of "
-                    f"{scale}; scale the column."
-                )
-            columns.append(
-                NumberColumn(name, mean, scale, float(fill) if missing == "impute" else None)
-            )
-        else:
-            words = tuple(map(str, last.categories_[0]))
-            columns.append(CategoryColumn(name, words, str(fill) if missing == "impute" else None))
-    return Preprocessing(tuple(columns), target)
-
-
-def _transformer(kinds: Mapping[str, Kind]) -> Any:
-    """Return a ColumnTransformer with one pipeline for each column."""
-    learn = "sklearn"
-    compose = optional(f"{learn}.compose", "A table", "tables", package="scikit-learn")
-    impute = optional(f"{learn}.impute", "A table", "tables", package="scikit-learn")
-    pipeline = optional(f"{learn}.pipeline", "A table", "tables", package="scikit-learn")
-    scaling = optional(f"{learn}.preprocessing", "A table", "tables", package="scikit-learn")
-
-    def steps(kind: Kind) -> Any:
-        if kind == "number":
-            fill, scale = impute.SimpleImputer(), scaling.StandardScaler()
-        else:
-            fill = impute.SimpleImputer(strategy="most_frequent", missing_values=_GAP)
-            scale = scaling.OneHotEncoder(handle_unknown="ignore")
-        return pipeline.Pipeline([("fill", fill), ("scale", scale)])
-
-    return compose.ColumnTransformer([(name, steps(kind), [name]) for name, kind in kinds.items()])
-
-
-def _cells(frame: pd.DataFrame, kinds: Mapping[str, Kind], missing: Missing) -> pd.DataFrame:
-    """Return the columns as finite numbers or NaN, and as words or gaps; refuse bad cells."""
-    import pandas as pd
-
-    cells: dict[str, Any] = {}
+def statistics_of(
+    frame: pd.DataFrame,
+    train: Array,
+    kinds: Mapping[str, Kind | None],
+    target: TargetStatistics,
+    missing: Missing,
+) -> TableStatistics:
+    """Return the statistics of the training rows; bad cells of all rows are refused."""
+    fills = missing == "impute"
+    columns = {}
     for name, kind in kinds.items():
-        filled = missing == "impute"
+        present = ~frame[name].isna().to_numpy()
+        rows = train[present[train]]
         if kind == "number":
-            numbers = as_numbers(frame[name], name, 0.0 if filled else None)
-            numbers[frame[name].isna().to_numpy()] = np.nan
-            cells[name] = numbers
+            numbers = as_numbers(frame[name], name, 0.0 if fills else None)
+            columns[name] = ColumnStatistics(kind, NumberSums.of(numbers[rows]))
+        elif kind == "category":
+            words = as_words(frame[name], name, "" if fills else None)
+            columns[name] = ColumnStatistics(kind, words=_counts(words[rows]))
         else:
-            cells[name] = as_words(frame[name], name, _GAP if filled else None)
-    return pd.DataFrame(cells)
+            columns[name] = ColumnStatistics()
+    return TableStatistics(len(train), columns, target)
 
 
-def fit_target(cells: pd.Series[Any], train: pd.Series[Any], name: str, task: str | None) -> Target:
-    """Return what is predicted: numbers are regression unless `task` says otherwise.
+def target_statistics(
+    cells: pd.Series[Any], train: pd.Series[Any], name: str, task: str | None
+) -> TargetStatistics:
+    """Return what a table tells of its target.
 
-    Two different values, such as 0 and 1, are classes. Classes are those of all rows, since a class
-    that only test rows have is still one; mean and deviation are those of the training rows.
+    Numbers are regression unless `task` says otherwise; of those the training rows' sums are told,
+    and of others how often each class is there in all rows, since a class that only test rows have
+    is still one.
     """
     import pandas as pd
 
     if cells.isna().any():
-        row = int(cells.isna().to_numpy().argmax()) + 1
+        row, count = int(cells.isna().to_numpy().argmax()) + 1, int(cells.isna().sum())
+        more = f" there and in {count - 1:,} other rows" if count > 1 else ""
         raise DataError(
-            f"Row {row} of the target {name!r} needs a value, got a missing cell; drop the row."
+            f"Row {row} of the target {name!r} needs a value, got a missing cell{more}; leave such "
+            'rows out with missing_target = "drop" (missing_target=drop in the shell).'
         )
     distinct = int(cells.nunique())
-    if distinct < 2:
-        raise DataError(
-            f"The target {name!r} needs at least two different values, got {cells.iloc[0]!r} in "
-            "all rows; choose another column."
-        )
     numeric = pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_bool_dtype(cells)
-    if task == "regression" or (task is None and numeric and distinct > 2):
-        numbers = as_numbers(train, name, None)
-        scale = float(numbers.std())
-        return Target(name, (), float(numbers.mean()), scale if scale > 0 else 1.0)
+    if task == "regression" or (task is None and numeric):
+        if task is None and distinct == 2:
+            warnings.warn(f"{Target(name).sentence('task=')}.", TaskWarning, stacklevel=4)
+        remedy = 'say task = "classification" for words, or correct the cell'
+        as_numbers(cells, name, None, remedy)  # names the row of a bad cell among all rows
+        return TargetStatistics(sums=NumberSums.of(as_numbers(train, name, None)))
+    if task is None and has_decimal_commas(cells):
+        raise decimal_comma(name, 0, str(cells.iloc[0]))
+    _require_few_classes(name, distinct)
+    return TargetStatistics(words=_counts(as_words(cells, name, None)))
+
+
+def agree(
+    tables: Sequence[TableStatistics],
+    target: str,
+    missing: Missing,
+    names: Sequence[str] = (),
+) -> Preprocessing:
+    """Return the preprocessing that all rows of the tables would give, or raise `DataError`.
+
+    Numbers get the mean and the deviation; a missing one gets the mean with `missing="impute"`, and
+    a missing word the most frequent one. `names` are what messages call the tables.
+    """
+    whose = list(names) or [f"table {i}" for i in range(len(tables))]
+    _require_same_columns(tables, whose)
+    rows = sum(table.rows for table in tables)
+    columns: list[NumberColumn | CategoryColumn] = []
+    for name in tables[0].columns:
+        parts = [table.columns[name] for table in tables]
+        kind = _common_kind(name, [part.kind for part in parts], whose)
+        if kind == "number":
+            columns.append(_number(name, [part.sums for part in parts], rows, missing))
+        else:
+            words = joined_words([part.words or {} for part in parts])
+            columns.append(_category(name, words, missing))
+    return Preprocessing(tuple(columns), _target(tables, target, whose))
+
+
+def declared(
+    columns: Sequence[Mapping[str, Any]], target: Mapping[str, Any], missing: Missing
+) -> Preprocessing:
+    """Return the preprocessing that an experiment declares, for which no table is asked.
+
+    A column has a name and either `categories`, or `mean` and `scale` of its numbers, 0 and 1
+    unless they are given; `fill` stands for missing cells, by default the mean.
+    """
+    made: list[NumberColumn | CategoryColumn] = []
+    for column in columns:
+        name, fill = str(column["name"]), column.get("fill")
+        if column.get("categories"):
+            words = tuple(map(str, column["categories"]))
+            made.append(CategoryColumn(name, words, None if fill is None else str(fill)))
+            continue
+        mean, scale = float(column.get("mean", 0.0)), float(column.get("scale", 1.0))
+        if fill is None and missing == "impute":
+            fill = mean
+        made.append(NumberColumn(name, mean, scale, None if fill is None else float(fill)))
+    classes = tuple(map(str, target.get("classes", ())))
+    aim = Target(
+        str(target["name"]), classes, float(target.get("mean", 0)), float(target.get("scale", 1))
+    )
+    return Preprocessing(tuple(made), aim)
+
+
+def _require_same_columns(tables: Sequence[TableStatistics], whose: Sequence[str]) -> None:
+    for table, who in zip(tables, whose, strict=True):
+        for one, other, first, second in (
+            (tables[0], table, whose[0], who),
+            (table, tables[0], who, whose[0]),
+        ):
+            lacking = next((name for name in one.columns if name not in other.columns), None)
+            if lacking is not None:
+                raise DataError(
+                    f"Column {lacking!r} needs to be in every table, got it at {first} and not at "
+                    f"{second}; add it, or leave it out with drop = [{lacking!r}]."
+                )
+
+
+def _common_kind(name: str, kinds: Sequence[Kind | None], whose: Sequence[str]) -> Kind:
+    found = {kind: who for kind, who in zip(kinds, whose, strict=True) if kind is not None}
+    if len(found) > 1:
+        raise DataError(
+            f"Column {name!r} needs one kind of cells in all tables, got numbers at "
+            f"{found['number']} and words at {found['category']}; correct the cells, or say "
+            f"categorical = [{name!r}]."
+        )
+    if not found:
+        raise DataError(f"Column {name!r} needs values, got none in any table; leave it out.")
+    return next(iter(found))
+
+
+def _number(name: str, parts: Sequence[NumberSums], rows: int, missing: Missing) -> NumberColumn:
+    sums = joined_sums(parts)
+    mean, scale = sums.mean, sums.deviation(rows)
+    if not (np.isfinite(mean) and np.isfinite(scale)):
+        raise DataError(
+            f"Column {name!r} needs numbers of a sensible range, got a deviation of {scale}; "
+            "scale the column."
+        )
+    return NumberColumn(name, mean, scale, mean if missing == "impute" else None)
+
+
+def _category(name: str, words: Mapping[str, int], missing: Missing) -> CategoryColumn:
+    if len(words) > MOST_CATEGORIES:
+        raise DataError(
+            f"Column {name!r} needs at most {MOST_CATEGORIES} categories in all tables, got "
+            f"{len(words):,}; leave it out with drop = [{name!r}]."
+        )
+    often = min(words, key=lambda word: (-words[word], word), default=None)
+    return CategoryColumn(name, tuple(sorted(words)), often if missing == "impute" else None)
+
+
+def _target(tables: Sequence[TableStatistics], name: str, whose: Sequence[str]) -> Target:
+    """Return what is predicted, as the target's values in all tables decide."""
+    parts = [table.target for table in tables]
+    words = joined_words([part.words for part in parts if part.words is not None])
+    numbers = [part.sums for part in parts if part.sums is not None]
+    if numbers and words:
+        spoken = next(who for who, part in zip(whose, parts, strict=True) if part.sums is None)
+        raise DataError(
+            f"The target {name!r} needs numbers in all tables, got words at {spoken}; correct "
+            'them, or say task = "classification".'
+        )
+    if numbers:
+        sums = joined_sums(numbers)
+        if sums.squares * sums.count == sums.total**2:
+            raise _constant(name, sums.mean)
+        return Target(name, (), sums.mean, sums.deviation(sums.count))
+    _require_few_classes(name, len(words))
+    if len(words) < 2:
+        raise _constant(name, next(iter(words), None))
+    return Target(name, sorted_words(words))
+
+
+def _constant(name: str, value: object) -> DataError:
+    return DataError(
+        f"The target {name!r} needs at least two different values, got {value!r} in all rows; "
+        "choose another column."
+    )
+
+
+def _require_few_classes(name: str, distinct: int) -> None:
     if distinct > MOST_CATEGORIES:
         raise DataError(
             f"The target {name!r} needs at most {MOST_CATEGORIES} classes, got {distinct:,}; say "
             'task = "regression" for a number, or choose another column.'
         )
-    return Target(name, sorted_words(as_words(cells, name, None)))
+
+
+def _counts(words: Array) -> dict[str, int]:
+    return dict(sorted(Counter(words.tolist()).items()))  # in an order that tells nothing of rows
 
 
 def sorted_words(words: Any) -> tuple[str, ...]:

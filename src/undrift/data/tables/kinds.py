@@ -11,7 +11,13 @@ import warnings
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal
 
-from undrift.data.tables.cells import bad_cell
+from undrift.data.tables.cells import (
+    DECIMAL_COMMA,
+    THOUSANDS,
+    THOUSANDS_REMEDY,
+    bad_cell,
+    decimal_comma,
+)
 from undrift.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,7 +26,6 @@ if TYPE_CHECKING:
 MOST_CATEGORIES = 1000
 FEW = 20  # rows or values up to which nothing is taken for an identifier
 _SAMPLE = 200  # cells by which dates are known
-_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}(\.?\d{3})*,\d+")
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d{2}(:\d{2})?")
 _IDENTIFIER = re.compile(r"(.*[_\s-])?(id|uuid|guid|key)", re.IGNORECASE)
 
@@ -47,13 +52,22 @@ def column_kind(cells: pd.Series[Any], name: str, categorical: Collection[str]) 
     numeric = pd.to_numeric(sample, errors="coerce").notna()
     if numeric.mean() > 0.5:  # which cell is no number is said when the column is read
         return "number"
-    if sample.map(lambda word: _DECIMAL_COMMA.fullmatch(word) is not None).mean() > 0.9:
-        remedy = 'say decimal = ","'
-        raise bad_cell(name, 0, "a number with a decimal point", repr(sample.iloc[0]), remedy)
+    if has_decimal_commas(words):
+        raise decimal_comma(name, 0, sample.iloc[0])
+    if sample.map(lambda word: THOUSANDS.fullmatch(word) is not None).mean() > 0.9:
+        raise bad_cell(name, 0, "a number", repr(sample.iloc[0]), THOUSANDS_REMEDY)
     if _dates(sample):
         raise _date(name, sample.iloc[0])
     _require_few(name, words)
     return "category"
+
+
+def has_decimal_commas(words: pd.Series[Any]) -> bool:
+    """Return whether nearly all cells are numbers with a decimal comma."""
+    sample = words.iloc[:: max(1, len(words) // _SAMPLE)].astype(str).str.strip()
+    commas = sample.map(lambda word: DECIMAL_COMMA.fullmatch(word) is not None)
+    thousands = sample.map(lambda word: THOUSANDS.fullmatch(word) is not None)
+    return bool(commas.mean() > 0.9 and (commas & ~thousands).any())
 
 
 def _dates(sample: pd.Series[Any]) -> bool:
@@ -83,9 +97,12 @@ def _refuse_row_numbers(name: str, numbers: pd.Series[Any]) -> None:
 def _require_few(name: str, words: pd.Series[Any]) -> None:
     """Raise `DataError` for a column of words that has too many to be categories."""
     distinct = int(words.nunique())
-    if distinct > MOST_CATEGORIES or (distinct > FEW and distinct > 0.5 * len(words)):
-        expected = f"at most {MOST_CATEGORIES} categories that return, not identifiers or free text"
-        raise _refused(name, expected, f"{distinct:,} in {len(words):,} rows")
+    got = f"{distinct:,} different ones in {len(words):,} rows"
+    if distinct > FEW and distinct > 0.5 * len(words):
+        expected = "words that several rows share, not identifiers or free text"
+        raise _refused(name, expected, got)
+    if distinct > MOST_CATEGORIES:
+        raise _refused(name, f"at most {MOST_CATEGORIES} categories", got)
 
 
 def _date(name: str, cell: object) -> DataError:

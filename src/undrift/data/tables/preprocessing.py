@@ -1,12 +1,16 @@
 """The fitted form of a table's preprocessing: plain data that is a part of the model.
 
-It is means, scales, categories and values to fill in, nothing else, so that it is written as JSON,
-read without running code, and can be made from sums over sites as well as from a table.
+It is means, scales, categories and values to fill in, so that it is written as JSON, read without
+running code, and can be made from sums over sites as well as from a table. A transformer of one's
+own is an archive of skops in the same JSON.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import math
 import warnings
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import nearest
-from undrift.data.tables.cells import as_numbers, as_words, bad_cell
+from undrift.data.tables.cells import TARGET_REMEDY, as_numbers, as_words, bad_cell
+from undrift.data.tables.transformer import TransformedColumns
 from undrift.errors import DataError
+from undrift.untrusted import parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +38,11 @@ class NumberColumn:
     mean: float
     scale: float
     fill: float | None = None  # for missing cells; None refuses them
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns that it takes."""
+        return (self.name,)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -59,12 +70,17 @@ class CategoryColumn:
     fill: str | None = None
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns that it takes."""
+        return (self.name,)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Return the names of the features that the column becomes."""
         return tuple(f"{self.name}={category}" for category in self.categories)
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
-        """Return (N, categories); a word that is no category is a row of zeros, with a warning."""
+        """Return (N, categories); another word is "other", a row of zeros, with a warning."""
         import pandas as pd
 
         words = as_words(frame[self.name], self.name, self.fill)
@@ -74,7 +90,7 @@ class CategoryColumn:
             first = words[int(unknown.argmax())]
             warnings.warn(
                 f"Column {self.name!r} has {int(unknown.sum())} cells with values that training "
-                f"did not see, such as {first!r}; they count as none of its categories.",
+                f'did not see, such as {first!r}; they are "other", none of its categories.',
                 stacklevel=2,
             )
         features = np.zeros((len(words), len(self.categories)), np.float32)
@@ -97,15 +113,25 @@ class Target:
         """Return "classification" or "regression"."""
         return "classification" if self.classes else "regression"
 
+    def sentence(self, option: str) -> str:
+        """Return which task was taken since none was said, and by which `option` to say another."""
+        if self.classes:
+            few = ", ".join(self.classes[:3]) + (", ..." if len(self.classes) > 3 else "")
+            return f"Task: classification of {self.name!r}, whose classes are {few}"
+        return (
+            f"Task: regression, since the target {self.name!r} holds numbers; say "
+            f"{option}classification if they stand for classes"
+        )
+
     def encode(self, frame: pd.DataFrame) -> NDArray[Any]:
         """Return classes as int64 from 0, or scaled numbers as float32."""
         if not self.classes:
-            values = as_numbers(frame[self.name], self.name, None)
+            values = as_numbers(frame[self.name], self.name, None, missing_remedy=TARGET_REMEDY)
             numbers: NDArray[np.float32] = ((values - self.mean) / self.scale).astype(np.float32)
             return numbers
         import pandas as pd
 
-        words = as_words(frame[self.name], self.name, None)
+        words = as_words(frame[self.name], self.name, None, TARGET_REMEDY)
         coded = pd.Index(self.classes, dtype=object).get_indexer(words)
         codes: NDArray[np.int64] = np.asarray(coded, dtype=np.int64)
         if (codes < 0).any():
@@ -117,6 +143,11 @@ class Target:
     def decode(self, outputs: NDArray[Any]) -> dict[str, Any]:
         """Return by name the columns that a model's outputs become: values, or probabilities."""
         if not self.classes:
+            if outputs.size != len(outputs):
+                raise DataError(
+                    f"A prediction of {self.name!r} needs one output for each row, got outputs of "
+                    f"shape {outputs.shape[1:]}; call the model itself."
+                )
             return {self.name: outputs.reshape(len(outputs)) * self.scale + self.mean}
         shifted = np.exp(outputs - outputs.max(1, keepdims=True))
         shares = shifted / shifted.sum(1, keepdims=True)
@@ -125,12 +156,20 @@ class Target:
         return {self.name: chosen, **each}
 
 
+Column = NumberColumn | CategoryColumn | TransformedColumns
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """Turns rows of a table into the inputs of a model, and its outputs into predictions."""
 
-    columns: tuple[NumberColumn | CategoryColumn, ...]
+    columns: tuple[Column, ...]
     target: Target
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns that rows need."""
+        return tuple(name for column in self.columns for name in column.names)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -139,12 +178,12 @@ class Preprocessing:
 
     def inputs(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """Return (N, features) the inputs of the rows; other columns do not count."""
-        names = [str(name) for name in frame.columns]
-        for column in self.columns:
-            if column.name not in names:
+        there = [str(name) for name in frame.columns]
+        for name in self.names:
+            if name not in there:
                 raise DataError(
-                    f"The table needs a column {column.name!r}, got none"
-                    f"{nearest(column.name, names)}; the model was trained with it."
+                    f"The table needs a column {name!r}, got none{nearest(name, there)}; the model "
+                    "was trained with it."
                 )
         return np.concatenate([column.encode(frame) for column in self.columns], axis=1)
 
@@ -152,32 +191,85 @@ class Preprocessing:
         """Return by name the columns of predictions."""
         return {f"predicted {name}": each for name, each in self.target.decode(outputs).items()}
 
+    @property
+    def digest(self) -> str:
+        """Return a hash by which equal preprocessings are known."""
+        return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+
     def to_json(self) -> str:
         """Return the preprocessing as JSON, which `from_json` reads."""
-        kinds = {NumberColumn: "number", CategoryColumn: "category"}
-        columns = [{"kind": kinds[type(each)], **asdict(each)} for each in self.columns]
+        columns = list(map(_values, self.columns))
         return json.dumps({"form": FORM, "columns": columns, "target": asdict(self.target)})
 
     @classmethod
-    def from_json(cls, text: str) -> Preprocessing:
-        """Return what `to_json` has written, or raise `DataError`."""
+    def from_json(cls, text: str, *, trust: bool = False) -> Preprocessing:
+        """Return what `to_json` has written, or raise `DataError`.
+
+        `trust` lets a transformer of one's own have types that skops does not know.
+        """
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             if values["form"] != FORM:
-                raise ValueError(f"its form is {values['form']}, not {FORM}")
-            target = values["target"] | {"classes": tuple(map(str, values["target"]["classes"]))}
-            return cls(tuple(map(_column, values["columns"])), Target(**target))
-        except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"its form is {str(values['form'])[:20]!r}, not {FORM}")
+            aim = values["target"]
+            target = Target(
+                _text(aim["name"]),
+                tuple(map(str, aim["classes"])),
+                _finite(aim["mean"]),
+                _scale(aim["scale"]),
+            )
+            return cls(tuple(_column(each, trust) for each in values["columns"]), target)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
                 f"Preprocessing needs JSON as undrift writes it, got an error: {error}; export the "
                 "model again."
             ) from error
 
 
-def _column(values: dict[str, Any]) -> NumberColumn | CategoryColumn:
-    kind = values.pop("kind")
+def _values(column: Column) -> dict[str, Any]:
+    """Return a column as JSON has it."""
+    if isinstance(column, TransformedColumns):
+        archive = base64.b64encode(column.archive).decode()
+        return {
+            "kind": "skops",
+            "names": column.names,
+            "features": column.features,
+            "archive": archive,
+        }
+    kind = "number" if isinstance(column, NumberColumn) else "category"
+    return {"kind": kind, **asdict(column)}
+
+
+def _column(values: dict[str, Any], trust: bool) -> Column:
+    kind, fill = values["kind"], values.get("fill")
     if kind == "number":
-        return NumberColumn(**values)
+        mean, scale = _finite(values["mean"]), _scale(values["scale"])
+        return NumberColumn(
+            _text(values["name"]), mean, scale, None if fill is None else _finite(fill)
+        )
+    if kind == "skops":
+        names, features = (tuple(map(str, values[key])) for key in ("names", "features"))
+        archive = base64.b64decode(values["archive"], validate=True)
+        return TransformedColumns.read(names, features, archive, trust=trust)
     if kind != "category":
-        raise ValueError(f"columns of kind number or category, got {kind!r}")
-    return CategoryColumn(**values | {"categories": tuple(map(str, values["categories"]))})
+        raise ValueError(f"columns of kind number, category or skops, got {str(kind)[:20]!r}")
+    categories = tuple(map(str, values["categories"]))
+    return CategoryColumn(_text(values["name"]), categories, None if fill is None else _text(fill))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a text, got {str(value)[:20]}")
+    return value
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"a finite number, got {str(value)[:20]}")
+    return float(value)
+
+
+def _scale(value: Any) -> float:
+    if not _finite(value) > 0:
+        raise ValueError(f"a scale above 0, got {str(value)[:20]}")
+    return float(value)
