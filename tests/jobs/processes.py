@@ -1,6 +1,7 @@
 """What `test_group.py` runs in 1, 2, 3 and 4 processes: `main` with a folder as its argument.
 
-Rank 0 writes what every part found to FOLDER/found.json and the models to FOLDER/models.
+With a second argument only those settings are run that every day has time for. Rank 0 writes what
+every part found to FOLDER/found.json and the models to FOLDER/models.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import undrift as ud
 from tests.support.methods import DEFAULTS, VARIANTS
 from undrift import testing
 from undrift.engine.processes.rendezvous import join
+from undrift.files import write_atomic
 
 
 def worth_a_launch(algorithm: Any) -> bool:
@@ -36,6 +38,9 @@ METHODS = {
         if worth_a_launch(algorithm)
     },
     "compressed": ud.Compressed(ud.FedACG(lr=0.1), ud.QSGD(bits=4)),
+    "compressed, two uploads": ud.Compressed(
+        ud.Scaffold(lr=0.1), ud.ScaledSign(), error_feedback=True
+    ),
     "accelerated": ud.Accelerated(ud.FedMLB(lr=0.1)),
 }
 # What a run is besides its method: who takes part, how it is executed, over which links.
@@ -62,8 +67,11 @@ def settings_of(algorithm: Any) -> list[str]:
     return ["loop", "lonely", "stacked"] if some else ["loop"]
 
 
-def runs() -> dict[str, Callable[[], ud.Run]]:
-    """Every method in every setting of its family, by name."""
+DAILY = (ud.FedSpeed, ud.NetFleet, ud.Marsit)  # one of each family in all of its settings
+
+
+def runs(daily: bool = False) -> dict[str, Callable[[], ud.Run]]:
+    """Every method in every setting of its family, or most of them in the first one, by name."""
 
     def start(algorithm: Any, setting: str) -> ud.Run:
         return testing.start(
@@ -74,6 +82,7 @@ def runs() -> dict[str, Callable[[], ud.Run]]:
         f"{name} | {setting}": lambda a=algorithm, s=setting: start(a, s)
         for name, algorithm in METHODS.items()
         for setting in settings_of(algorithm)
+        if not daily or setting == "loop" or isinstance(algorithm, DAILY)
     } | {name: lambda make=make: make() for name, make in ODD.items()}
 
 
@@ -152,18 +161,20 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, daily = Path(sys.argv[1]), len(sys.argv) > 2
     torch.set_num_threads(1)
     found: dict[str, Any] = {"runs": {}}
     models: dict[str, torch.Tensor] = {}
-    for number, (name, start) in enumerate(runs().items()):
+    for number, (name, start) in enumerate(runs(daily).items()):
         run = start()
         found["runs"][name] = records_of(run) | {"number": number}
         models[str(number)] = run.x.clone()
     world = join()
     rank = world.rank
     found["again"] = {
-        name: records_of(start())["sha256"] for name, start in runs().items() if "FedSpeed" in name
+        name: records_of(start())["sha256"]
+        for name, start in runs(daily).items()
+        if "FedSpeed" in name
     }
     found["diverged"] = {
         "FedAvg": diverged(ud.FedAvg(lr=0.1)),
@@ -184,6 +195,7 @@ def main() -> None:
         found["resumed"][name] = records_of(run) | {"x": run.x.tolist()}
     if world.size > 1:
         found["sent"] = sent_by_marsit(world)
+        found["packed"] = {name: sent_packed(world, codec) for name, codec in CODECS.items()}
     found["refused"] = [
         refusal(lambda: testing.start(ud.FedAvg(lr=0.1), batch_size=0)),
         refusal(lambda: testing.finish(testing.start(ud.FedAvg(lr=0.1), rounds=1))),
@@ -195,8 +207,8 @@ def main() -> None:
         save_file(models, folder / "models.safetensors")
         (folder / "found.json").write_text(json.dumps(found))
     if world.size > 1:
-        told = told_by(rank)
-        (folder / f"told-{rank}.json").write_text(json.dumps(told))
+        files = [folder / f"told-{each}.json" for each in range(world.size)]
+        write_atomic(files[rank], json.dumps(told_by(rank, files)))
 
 
 class Breaking(nn.Module):
@@ -213,16 +225,20 @@ class Breaking(nn.Module):
         return self.inner(inputs)
 
 
-def told_by(rank: int) -> tuple[str, float]:
-    """What this rank says to an error of rank 1, which lives on, and after how many seconds."""
+def told_by(rank: int, files: list[Path]) -> tuple[str, float]:
+    """What this rank says to an error of rank 1, which lives on, and after how many seconds.
+
+    Rank 1 waits until the others have written theirs.
+    """
     start = time.monotonic()
     model = Breaking(rank == 1)
     try:
         testing.finish(testing.start(ud.FedAvg(lr=0.1), model=model, participation=1.0, rounds=50))
     except (RuntimeError, ud.UndriftError) as error:
         told = f"{type(error).__name__}: {error}", time.monotonic() - start
-        if rank == 1:
-            time.sleep(8)  # with its connections, if it has not closed them
+        others = [file for file in files if file != files[rank]]
+        while rank == 1 and time.monotonic() < start + 20 and not all(map(Path.exists, others)):
+            time.sleep(0.05)  # with its connections, if it has not closed them
         return told
     return "nothing", 0.0
 
@@ -246,6 +262,31 @@ def spoiled_peers(cls: type) -> None:
     clients = spoiled_clients()
     clients.test = clients[0]
     next(testing.start(cls(lr=0.1), model=Spoiled(), clients=clients))
+
+
+CODECS = {"sign": ud.ScaledSign(), "qsgd": ud.QSGD(bits=4), "top": ud.TopK(0.25)}
+
+
+def sent_packed(world: Any, codec: Any) -> dict[str, Any]:
+    """Return the bytes of packed uploads in two rounds: those sent, and those that are recorded."""
+    sent: list[int] = []
+    exchange = world.transport.exchange
+
+    def counted(outgoing: Any, incoming: Any) -> Any:
+        sent.extend(each.data.nbytes for each in outgoing if "packed uploads" in each.label)
+        return exchange(outgoing, incoming)
+
+    world.transport.exchange = counted
+    try:
+        run = seven(ud.Compressed(ud.FedAvg(lr=0.1), codec))
+        records = [next(run), next(run)]
+    finally:
+        del world.transport.exchange
+    return {
+        "sent": int(world.gather([sum(sent)]).sum()),
+        "recorded": sum(record.bytes_up for record in records),
+        "plain": 2 * 7 * run.x.nbytes,
+    }
 
 
 def sent_by_marsit(world: Any) -> dict[str, int]:

@@ -66,7 +66,8 @@ def literal(post: Transport) -> list[str]:
     """Routes and merges whose result or traffic is not that of the simulator, bit for bit."""
     wrong = []
     for workers, routes in ROUTES.items():
-        own = RankBlocks(workers, post.size).of(post.rank)
+        blocks = RankBlocks(workers, post.size)
+        own = blocks.of(post.rank)
         for size in SIZES:
             given = vectors(workers, size, seed=workers)
             for route in routes:
@@ -74,11 +75,10 @@ def literal(post: Transport) -> list[str]:
                     expected, made = Traffic(workers), Traffic(workers)
                     every = {worker: [vector] for worker, vector in enumerate(given)}
                     mine = {worker: every[worker] for worker in own}
-                    reduce = partial(
-                        all_reduce, merge=how, route=route, draws=[draws(0)], workers=workers
-                    )
-                    want, _ = reduce(Loopback(), every, traffic=expected)
-                    got, bad = reduce(post, mine, traffic=made)
+                    reduce = partial(all_reduce, merge=how, route=route, draws=[draws(0)])
+                    alone = RankBlocks(workers, 1)
+                    want, _ = reduce(Loopback(), every, traffic=expected, blocks=alone)
+                    got, bad = reduce(post, mine, traffic=made, blocks=blocks)
                     rows = [*own, workers] if post.rank == 0 else [*own]  # the server is on rank 0
                     same = torch.equal(got[0], want[0]) and not bad
                     same &= made.hops == expected.hops
@@ -98,9 +98,9 @@ def long_vectors(post: Transport) -> list[str]:
     for route in FOR_LONG:
         for how in (Mean(), OneBit(), SignSum(), Cascade()):
             expected, made = Traffic(3), Traffic(3)
-            reduce = partial(all_reduce, merge=how, route=route, draws=[draws(0)], workers=3)
+            reduce = partial(all_reduce, merge=how, route=route, draws=[draws(0)])
             every = {worker: [vector] for worker, vector in enumerate(given)}
-            want, _ = reduce(Loopback(), every, traffic=expected)
+            want, _ = reduce(Loopback(), every, traffic=expected, blocks=RankBlocks(3, 1))
             got, bad = reduce(post, {post.rank: every[post.rank]}, traffic=made)
             same = torch.equal(got[0], want[0]) and made.hops == expected.hops and not bad
             same &= bool((made.links[post.rank] == expected.links[post.rank]).all())

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from undrift import tree
 from undrift.core import Cohort
 from undrift.engine.participation import Participation
 from undrift.engine.world import World
@@ -88,11 +87,3 @@ class Meeting:
     def trees(self, values: T, label: str, senders: Sequence[int]) -> list[T]:
         """Return the trees of the senders, in the order of the ranks."""
         return self.world.trees(values, label, senders, self.present)
-
-
-def weighted_sum(trees: Sequence[T], weights: Sequence[float]) -> T:
-    """Return the weighted sum of trees, always in the order in which they are given."""
-    total = tree.map(lambda leaf: leaf * weights[0], trees[0])
-    for each, weight in zip(trees[1:], weights[1:], strict=True):
-        total = tree.map(lambda a, b, w=weight: a + w * b, total, each)
-    return total

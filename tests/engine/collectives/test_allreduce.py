@@ -31,6 +31,7 @@ from undrift.engine.collectives import reduction, schedule
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import InProcessExchange, Loopback
 from undrift.engine.collectives.traffic import Traffic
+from undrift.engine.world import RankBlocks
 
 SIZES = [1, 2, 3, 5, 8, 17, 36]
 CODES = ["fixed", "gamma", "delta", "omega"]
@@ -90,7 +91,9 @@ def exchange_of(workers: int, route: Route | None, t: int = 0, seed: int = 0) ->
 def in_memory(rows: Sequence[Tensor], how: Merge, route: Route, draws: Any) -> Tensor:
     """The result of an all-reduce whose draws are the caller's."""
     vectors = {worker: [row] for worker, row in enumerate(rows)}
-    return all_reduce(Loopback(), vectors, how, route, [draws], workers=len(rows)).vectors[0]
+    return all_reduce(
+        Loopback(), vectors, how, route, [draws], blocks=RankBlocks(len(rows), 1)
+    ).vectors[0]
 
 
 # Routes

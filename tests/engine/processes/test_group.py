@@ -6,6 +6,8 @@ All that needs a launch is in `tests/jobs/processes.py`, launched once for each 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +20,26 @@ from tests.jobs import processes as job
 from tests.support.system import launch, made_once
 from undrift import testing
 
-NAMES = list(job.runs())
+DAILY = 3  # processes of the launch of every day
 # Where no sum is in floating point before the last sign, not even the rounding may differ.
 EXACT = [
     name
-    for name in NAMES
+    for name in job.runs()
     if name.startswith(("Marsit(", "SignSGD(", "SSDM(", "CascadingSSDM("))
     and "period=2" not in name
 ]
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, tuple[dict[str, Any], torch.Tensor]]:
-    """What one process without torch.distributed finds."""
-    made = {}
-    for name, start in job.runs().items():
-        run = start()
-        made[name] = job.records_of(run), run.x
-    return made
+def alone() -> Callable[[str], tuple[dict[str, Any], torch.Tensor]]:
+    """What one process without torch.distributed finds, by the name of the run."""
+
+    @cache
+    def found(name: str) -> tuple[dict[str, Any], torch.Tensor]:
+        run = job.runs()[name]()
+        return job.records_of(run), run.x
+
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def given(tmp_path_factory):
     return folder, ends
 
 
-EACH = [pytest.param(n, marks=pytest.mark.long) if n != 3 else n for n in (1, 2, 3, 4)]
+EACH = [pytest.param(n, marks=pytest.mark.long) if n != DAILY else n for n in (1, 2, 3, 4)]
 
 
 @pytest.fixture(scope="module", params=EACH, ids=lambda n: f"{n}-processes")
@@ -59,7 +63,7 @@ def launched(request, tmp_path_factory, given):
 
     def make(folder: Path) -> None:
         (folder / "given").symlink_to(given[0])
-        launch(request.param, job, str(folder))
+        launch(request.param, job, str(folder), *(["daily"] if request.param == DAILY else []))
 
     folder = made_once(tmp_path_factory, f"{request.param}-processes", make)
     found = json.loads((folder / "found.json").read_text())
@@ -68,19 +72,20 @@ def launched(request, tmp_path_factory, given):
 
 def test_every_method_gives_what_one_process_gives(launched, alone):
     processes, found, models, _ = launched
-    for name in NAMES:
-        told, x = found["runs"][name], alone[name][1]
+    assert list(found["runs"]) == list(job.runs(daily=processes == DAILY))
+    for name, told in found["runs"].items():
+        x = alone(name)[1]
         apart = float((models[str(told["number"])] - x).abs().max())
         assert apart <= 1e-6 * float(x.abs().max()), (name, apart)
         assert apart <= 1e-12 or "Sign" in name or "Marsit" in name, (name, apart)
         if processes == 1 or name in EXACT:
-            assert told["sha256"] == alone[name][0]["sha256"], name
+            assert told["sha256"] == alone(name)[0]["sha256"], name
 
 
 def test_records_count_the_same_and_score_the_same(launched, alone):
     _, found, _, _ = launched
-    for name in NAMES:
-        mine, theirs = found["runs"][name]["records"], alone[name][0]["records"]
+    for name, told in found["runs"].items():
+        mine, theirs = told["records"], alone(name)[0]["records"]
         assert len(mine) == len(theirs) == 4
         for one, other in zip(mine, theirs, strict=True):
             for field, value in other.items():
@@ -175,3 +180,14 @@ def test_marsit_sends_a_bit_a_coordinate_and_the_stated_header(launched):
     sizes = [18 // processes + (i < 18 % processes) for i in range(processes)]
     payload = 2 * (processes - 1) * sum(-(-size // 8) for size in sizes)
     assert sent["bytes"] == payload + 24 * sent["messages"]
+
+
+def test_packed_uploads_travel_as_they_are_counted(launched):
+    processes, found, _, _ = launched
+    if processes == 1:
+        assert "packed" not in found
+        return
+    for name, bytes_of in found["packed"].items():
+        # Every process plays the server, so each upload goes to all but the one that has it.
+        assert bytes_of["sent"] == (processes - 1) * bytes_of["recorded"], name
+        assert 0 < bytes_of["recorded"] < bytes_of["plain"] / 2, name

@@ -43,7 +43,8 @@ import os
 from datetime import timedelta
 from torch.distributed import TCPStore, PrefixStore
 store = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 2, False, timedelta(seconds=30))
-PrefixStore("undrift/0/0", store).set("here/1", "1")
+store = PrefixStore("undrift", store)
+store.set(store.get("call").decode() + "/here/1", "here 1 1")
 os._exit(9)
 """
 

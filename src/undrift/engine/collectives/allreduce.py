@@ -20,6 +20,7 @@ from undrift.engine.collectives.reduction import Draws, Reduction
 from undrift.engine.collectives.schedule import Hop, Message, local_schedule, rank_schedule
 from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.processes.transport import Incoming, Outgoing, Received
+from undrift.engine.world import RankBlocks
 
 
 class Pending(Protocol):
@@ -66,22 +67,22 @@ def all_reduce(
     route: Route,
     draws: Sequence[Draws],
     *,
-    workers: int | None = None,
+    blocks: RankBlocks | None = None,
     label: str = "all-reduce",
     traffic: Traffic | None = None,
 ) -> Reduced:
     """Reduce over all workers; every rank calls with the vectors of its own workers.
 
-    `vectors` maps each worker of this rank (`RankBlocks`; one worker for each rank if `workers` is
-    None) to its vectors, which have the same shapes everywhere. They travel together and are
-    reduced one by one, so that the result does not depend on which vectors travel together.
-    `draws[v]` makes the generators of the operations on vector v.
+    `vectors` maps each worker of this rank, as `blocks` has them or else one for each rank, to its
+    vectors, which have the same shapes everywhere. They travel together and are reduced one by one,
+    so that the result does not depend on which vectors travel together. `draws[v]` makes the
+    generators of the operations on vector v.
     """
-    workers = transport.size if workers is None else workers
-    reduction = Reduction(workers, vectors, merge, draws)
+    blocks = RankBlocks(transport.size, transport.size) if blocks is None else blocks
+    reduction = Reduction(blocks.workers, vectors, merge, draws)
     sizes = tuple(len(vector) for vector in reduction.like)
     steps = 0
-    for hops in _schedule(transport, route, workers, sizes):
+    for hops in _schedule(transport, route, blocks, sizes):
         for hop in hops:
             _run_hop(transport, reduction, hop, f"{label}, hop {hop.number}", traffic)
             steps = max(steps, hop.number + 1)
@@ -95,12 +96,12 @@ def all_reduce(
 
 
 def _schedule(
-    transport: MessageTransport, route: Route, workers: int, sizes: tuple[int, ...]
+    transport: MessageTransport, route: Route, blocks: RankBlocks, sizes: tuple[int, ...]
 ) -> Iterable[Iterable[Hop]]:
     """Return hops in groups that do not depend on each other; ranks have to keep step in one."""
     if transport.size == 1:
-        return local_schedule(route, workers, sizes)
-    return [rank_schedule(route, workers, sizes, transport.size, transport.rank)]
+        return local_schedule(route, blocks.workers, sizes)
+    return [rank_schedule(route, blocks, sizes, transport.rank)]
 
 
 def _run_hop(

@@ -17,6 +17,7 @@ from undrift.core import Merge, Vector
 from undrift.engine.collectives.allreduce import MessageTransport, Reduced, all_reduce
 from undrift.engine.collectives.reduction import Draws
 from undrift.engine.collectives.traffic import Traffic
+from undrift.engine.world import RankBlocks
 from undrift.errors import UndriftError
 from undrift.topology import Topology
 
@@ -44,6 +45,11 @@ class Exchange(ABC):
     @abstractmethod
     def nodes(self) -> range:
         """Return the nodes of this process."""
+
+    @property
+    @abstractmethod
+    def _blocks(self) -> RankBlocks:
+        """Return the nodes of each rank."""
 
     @property
     @abstractmethod
@@ -80,7 +86,7 @@ class Exchange(ABC):
             merge,
             route,
             [self._draws(call)],
-            workers=self.size,
+            blocks=self._blocks,
             label=f"round {self.t + 1}, all-reduce {call} by {merge}",
             traffic=self.traffic,
         )

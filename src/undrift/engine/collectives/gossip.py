@@ -31,9 +31,8 @@ class _Neighbours(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _neighbours(topology: Topology, ranks: int, rank: int) -> _Neighbours:
-    blocks = RankBlocks(topology.size, ranks)
-    W = topology.W
+def _neighbours(topology: Topology, blocks: RankBlocks, rank: int) -> _Neighbours:
+    W, ranks = topology.W, blocks.ranks
     uses = [np.flatnonzero((W[list(blocks.of(r))] != 0).any(0)) for r in range(ranks)]
     own = blocks.of(rank)
     needed = sorted({*uses[rank].tolist(), *own})
@@ -60,15 +59,16 @@ def mix(
     topology: Topology,
     leaves: Sequence[Rows],
     *,
+    blocks: RankBlocks,
     label: str,
     traffic: Traffic,
 ) -> list[Rows]:
-    """Return sum_j W_ij v_j for the nodes i of this rank.
+    """Return sum_j W_ij v_j for the nodes i of this rank; `blocks` has the nodes of every rank.
 
     A row is sent once to each rank that needs it.
     """
-    links = _neighbours(topology, transport.size, transport.rank)
-    own = RankBlocks(topology.size, transport.size).of(transport.rank)
+    links = _neighbours(topology, blocks, transport.rank)
+    own = blocks.of(transport.rank)
     rows = [
         dict(zip(own, (row.reshape(-1) for group in groups for row in group), strict=True))
         for groups in leaves

@@ -14,6 +14,7 @@ from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
 from undrift.engine.collectives.base import Exchange, Rows, weighted_sums
 from undrift.engine.processes.transport import Incoming, Outgoing, Received
+from undrift.engine.world import RankBlocks
 from undrift.errors import DivergenceError
 from undrift.topology import Topology
 
@@ -40,6 +41,10 @@ class Loopback:
 @dataclass(kw_only=True)
 class InProcessExchange(Exchange):
     """Runs the collectives of one round, on the rows of all nodes at once."""
+
+    @property
+    def _blocks(self) -> RankBlocks:
+        return RankBlocks(self.size, 1)
 
     @property
     def nodes(self) -> range:

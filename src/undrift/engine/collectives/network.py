@@ -14,6 +14,7 @@ from undrift.engine.collectives.base import Exchange, Rows
 from undrift.engine.collectives.schedule import rank_schedule
 from undrift.engine.processes.group import Processes
 from undrift.engine.processes.transport import Transport
+from undrift.engine.world import RankBlocks
 from undrift.topology import Topology
 
 
@@ -22,11 +23,16 @@ class NetworkExchange(Exchange):
     """Runs the collectives of one round on this process's rows and the others' over the network."""
 
     world: Processes
+    blocks: RankBlocks | None = None  # the nodes of each rank; by default as many on each
+
+    @property
+    def _blocks(self) -> RankBlocks:
+        return self.blocks or RankBlocks(self.size, self.world.size)
 
     @property
     def nodes(self) -> range:
         """Return the nodes of this process."""
-        return self.world.nodes(self.size)
+        return self._blocks.of(self.world.rank)
 
     @property
     def _transport(self) -> Transport:
@@ -38,7 +44,14 @@ class NetworkExchange(Exchange):
             # node could not learn of it earlier.
             self.not_finite.update(self._find_not_finite(rows))
         label, self.mixes = f"round {self.t + 1}, exchange {self.mixes}", self.mixes + 1
-        return gossip.mix(self._transport, topology, leaves, label=label, traffic=self.traffic)
+        return gossip.mix(
+            self._transport,
+            topology,
+            leaves,
+            blocks=self._blocks,
+            label=label,
+            traffic=self.traffic,
+        )
 
     def _reduce(self, vectors: list[Vector], merge: Merge, route: Route, call: int) -> Vector:
         if merge.backend is None:
@@ -62,8 +75,7 @@ class NetworkExchange(Exchange):
 
     def _count_route(self, vector: Vector, merge: Merge, route: Route) -> None:
         """Count the bytes that the route would carry where the backend's all-reduce runs."""
-        world = self.world
-        for hop in rank_schedule(route, self.size, (len(vector),), world.size, world.rank):
+        for hop in rank_schedule(route, self._blocks, (len(vector),), self.world.rank):
             for message in hop.sends:
                 for part in message.parts:
                     like = vector[slice(*part.piece)]

@@ -51,12 +51,12 @@ class Hop(NamedTuple):
 
 
 def rank_schedule(
-    route: Route, workers: int, sizes: tuple[int, ...], ranks: int, rank: int
+    route: Route, blocks: RankBlocks, sizes: tuple[int, ...], rank: int
 ) -> Iterable[Hop]:
     """Return the hops of one rank in an all-reduce of vectors of these sizes."""
-    if ranks == 1 and workers > MOST_CACHED:  # the messages would take more memory than the vectors
-        return _hops(route, workers, sizes, ranks, rank)
-    return _cached_hops(route, workers, sizes, ranks, rank)
+    if blocks.ranks == 1 and blocks.workers > MOST_CACHED:
+        return _hops(route, blocks, sizes, rank)  # which would take more memory than the vectors
+    return _cached_hops(route, blocks, sizes, rank)
 
 
 def local_schedule(route: Route, workers: int, sizes: tuple[int, ...]) -> Iterable[Iterable[Hop]]:
@@ -66,14 +66,14 @@ def local_schedule(route: Route, workers: int, sizes: tuple[int, ...]) -> Iterab
     the cache, and its memory serves the next.
     """
     if workers > MOST_CACHED or max(sizes) <= LONG:
-        return [rank_schedule(route, workers, sizes, 1, 0)]
+        return [rank_schedule(route, RankBlocks(workers, 1), sizes, 0)]
     return _cached_by_piece(route, workers, sizes)
 
 
 @lru_cache(maxsize=64)
 def _cached_by_piece(route: Route, workers: int, sizes: tuple[int, ...]) -> list[list[Hop]]:
     hops: dict[tuple[int, Piece], list[Hop]] = {}
-    for hop in _hops(route, workers, sizes, 1, 0):
+    for hop in _hops(route, RankBlocks(workers, 1), sizes, 0):
         messages: dict[tuple[int, Piece], list[Message]] = {}
         for message in hop.sends:
             for part in message.parts:
@@ -85,16 +85,12 @@ def _cached_by_piece(route: Route, workers: int, sizes: tuple[int, ...]) -> list
 
 
 @lru_cache(maxsize=64)
-def _cached_hops(
-    route: Route, workers: int, sizes: tuple[int, ...], ranks: int, rank: int
-) -> list[Hop]:
-    return list(_hops(route, workers, sizes, ranks, rank))
+def _cached_hops(route: Route, blocks: RankBlocks, sizes: tuple[int, ...], rank: int) -> list[Hop]:
+    return list(_hops(route, blocks, sizes, rank))
 
 
-def _hops(
-    route: Route, workers: int, sizes: tuple[int, ...], ranks: int, rank: int
-) -> Iterator[Hop]:
-    blocks = RankBlocks(workers, ranks)
+def _hops(route: Route, blocks: RankBlocks, sizes: tuple[int, ...], rank: int) -> Iterator[Hop]:
+    workers = blocks.workers
     progress = _Progress(route, workers)
     hops = 0
     for together in zip_longest(*(route.steps(workers, size) for size in sizes)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +22,6 @@ class ProcessContext:
     pool: WorkerPool | None = None  # the processes that this one started for its last run
     worker_world: World | None = None  # in a process of such a pool: the world it was started for
     stores: dict[int, Store] = field(default_factory=dict)  # that this process has opened, by port
-    attempts: Iterator[int] = field(default_factory=itertools.count)  # to join others
 
 
 CONTEXT = ProcessContext()

@@ -8,6 +8,7 @@ mark is named.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -41,6 +42,7 @@ from undrift.errors import WorkerError
 
 T = TypeVar("T")
 STARTED_HERE = "UNDRIFT_RESULT"  # names a folder in processes that one command has started here
+START = 120.0  # seconds that a process may take to start, whatever the timeout
 GRACE = 3.0  # seconds that other processes get to mark themselves alive
 
 
@@ -53,19 +55,22 @@ class Processes(World):
         rank: int,
         size: int,
         timeout: float,
-        *,
-        patient: bool = False,
+        patience: float = 0.0,
         places: Mapping[int, str] | None = None,
     ) -> None:
-        """Join a group; a `patient` one waits longer than the timeout until `begin`.
+        """Join a group, which waits `patience` seconds if that is longer, and from `begin` on less.
 
         `places` has the host and the number of every process, as `this_process` tells them.
         """
-        self.rank, self.size, self._timeout, self._patient = rank, size, timeout, patient
+        self.rank, self.size, self._timeout = rank, size, timeout
+        self._patient = patience > 0
         self._places = dict(places or {})
         self._store, self.open = store, True
+        self._absent, self._reason = False, ""  # what others would read that wait in vain
         self.transport = Transport()
         self._sent = 0.0  # by the backend's own collectives
+        if self._patient:
+            self._set_timeout(max(timeout, patience))
 
     @property
     def sent(self) -> int:  # type: ignore[override]
@@ -80,8 +85,17 @@ class Processes(World):
         """Let the run's timeout count from here on; starting took as long as it took."""
         if self._patient and self.open:
             self._patient = False
-            limit = timedelta(seconds=self._timeout)
-            dist.distributed_c10d._set_pg_timeout(limit, self.transport.group)
+            self._set_timeout(self._timeout)
+
+    def limit(self, timeout: float) -> None:
+        """Let the next run wait so long, where the processes have met for something else."""
+        if timeout != self._timeout and self.open:
+            self._timeout, self._patient = timeout, True
+            self._set_timeout(max(timeout, START))
+
+    def _set_timeout(self, seconds: float) -> None:
+        limit = timedelta(seconds=seconds)
+        dist.distributed_c10d._set_pg_timeout(limit, self.transport.group)
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         """Return every process's numbers, (size, n)."""
@@ -138,15 +152,25 @@ class Processes(World):
         receivers = range(self.size) if receivers is None else receivers
         targets = [r for r in receivers if r != self.rank] if self.rank in senders else []
         sources = [r for r in senders if r != self.rank] if self.rank in receivers else []
-        own = _bytes_of(values)
+        own = tree.to_bytes(values)
         pending = self.transport.exchange(
             [Outgoing(rank, label, own) for rank in targets],
             [Incoming(rank, label, len(own)) for rank in sources],
         )
         came = {rank: got.data for rank, got in zip(sources, pending.wait(), strict=True)}
-        trees = {rank: _tree_from(data, values) for rank, data in came.items()}
+        trees = {rank: tree.from_bytes(data, values) for rank, data in came.items()}
         trees[self.rank] = values
         return [trees[rank] for rank in senders if rank in trees]
+
+    def blobs(self, data: Tensor, label: str) -> list[Tensor]:
+        """Return every process's bytes, each sent to all others; their lengths may differ."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        pending = self.transport.exchange(
+            [Outgoing(rank, label, data) for rank in others],
+            [Incoming(rank, label, None) for rank in others],
+        )
+        came = {rank: got.data for rank, got in zip(others, pending.wait(), strict=True)}
+        return [data if rank == self.rank else came[rank] for rank in range(self.size)]
 
     def texts(self, text: str) -> list[str]:
         """Return every process's text."""
@@ -259,12 +283,39 @@ class Processes(World):
                 with contextlib.suppress(OSError):
                     os.kill(int(pid), signal.SIGKILL)
 
+    @contextmanager
+    def absence_scope(self) -> Iterator[None]:
+        """Tell others that wait in vain what has failed here, until a body begins again."""
+        if self._absent:
+            self._absent = False
+            with contextlib.suppress(RuntimeError):
+                self._store.set(f"failed/{self.rank}", "")
+        try:
+            yield
+        except BaseException as error:
+            if self.open and not getattr(error, "everywhere", False):
+                with contextlib.suppress(RuntimeError):
+                    self._store.set(f"failed/{self.rank}", _note(error))
+                    self._absent = True
+            raise
+
+    def explain_end(self, reason: str) -> None:
+        """Tell others that wait in vain when this program has ended, unless something failed."""
+        self._reason = reason
+        atexit.unregister(self._explain_end)
+        atexit.register(self._explain_end)  # before `close`, which was registered earlier
+
+    def _explain_end(self) -> None:
+        # `set` does not wait for an answer, which nobody may be there to give.
+        if self.open and not self._absent:
+            with contextlib.suppress(RuntimeError):
+                self._store.set(f"failed/{self.rank}", self._reason)
+
     def _leave_note(self, error: BaseException) -> None:
         if not self.open:
             return
-        note = str(error) or type(error).__name__
         with contextlib.suppress(RuntimeError):
-            self._store.set(f"failed/{self.rank}", note)
+            self._store.set(f"failed/{self.rank}", _note(error))
             self._store.set(f"alive/{self.rank}", "1")
             self._disconnect()
             self._linger([])
@@ -295,24 +346,8 @@ class Processes(World):
         self._disconnect()
 
 
-def _bytes_of(values: Any) -> Tensor:
-    """Return the bytes of a tree's tensors, one after another."""
-    leaves = tree.leaves(values)
-    return torch.cat(
-        [leaf.detach().cpu().contiguous().flatten().view(torch.uint8) for leaf in leaves]
-    )
-
-
-def _tree_from(data: Tensor, like: T) -> T:
-    """Return the tree in the form of `like` whose bytes these are."""
-    leaves = tree.leaves(like)
-    parts = torch.split(data, [leaf.nbytes for leaf in leaves])
-    # A part may begin at an address where no float can, so it is copied.
-    typed = [
-        part.clone().view(leaf.dtype).view(leaf.shape).to(leaf.device)
-        for part, leaf in zip(parts, leaves, strict=True)
-    ]
-    return tree.with_leaves(like, typed)
+def _note(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def this_process() -> str:
@@ -326,9 +361,11 @@ def ask_around(store: Store, rank: int, size: int) -> tuple[dict[int, str], list
     others = [each for each in range(size) if each != rank]
     end = time.monotonic() + GRACE
     while True:
-        failed = [each for each in others if store.check([f"failed/{each}"])]
+        there = [each for each in others if store.check([f"failed/{each}"])]
+        notes = {each: store.get(f"failed/{each}").decode() for each in there}
+        failed = {each: note for each, note in notes.items() if note}
         if failed:
-            return {each: store.get(f"failed/{each}").decode() for each in failed}, []
+            return failed, []
         silent = [each for each in others if not store.check([f"alive/{each}"])]
         if not silent or time.monotonic() > end:
             return {}, silent

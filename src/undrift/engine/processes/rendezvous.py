@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import importlib
-import json
 import os
 import re
 import socket
@@ -22,19 +21,15 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from undrift.engine.processes.context import CONTEXT
-from undrift.engine.processes.group import (
-    GRACE,
-    Processes,
-    ask_around,
-    ranks_in_words,
-    this_process,
-)
+from undrift.engine.processes.group import START, Processes, ask_around, ranks_in_words
+from undrift.engine.processes.meeting import agree
 from undrift.engine.processes.transport import backend_message
 from undrift.engine.world import World
 from undrift.errors import WorkerError
 
 TIMEOUT = 1800.0  # seconds without an answer after which a process counts as hung, torch's own
-START = 120.0  # seconds that a process may take to start, whatever the timeout
+CONNECT = 5.0  # seconds that processes which are all here get to connect, at least
+KNOCK = 5.0  # seconds of one attempt to reach the store
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -76,46 +71,59 @@ def join(timeout: float = TIMEOUT) -> World:
     if dist.is_initialized() and dist.get_world_size() == 1:
         return World()
     if dist.is_initialized():
+        backend = dist.get_backend_config()
+        if "cpu:" not in backend:
+            raise ValueError(
+                f"Ranks need a process group that also sends from the CPU, got {backend}; call "
+                "init_process_group('cpu:gloo,cuda:nccl')."
+            )
         store = dist.distributed_c10d._get_default_store()
         rank, size = dist.get_rank(), dist.get_world_size()
         return _remember(Processes(PrefixStore("undrift", store), rank, size, timeout))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size == 1:
         return World()
-    store = _store(rank, size, timeout)
-    # Every attempt has keys of its own, because a store that outlives a restart still has the
-    # addresses of processes that have ended.
-    attempt = f"undrift/{restarts()}/{next(CONTEXT.attempts)}"
+    # Processes that are started again have met before, so that the others will come, too.
+    patience = max(timeout, START) if restarts() else timeout
+    store = PrefixStore("undrift", _store(rank, size, patience))
     local = os.environ["MASTER_ADDR"] in LOOPBACK
-    return meet(PrefixStore(attempt, store), rank, size, timeout, local=local)
+    return meet(store, rank, size, timeout, patience, local=local)
 
 
-def _store(rank: int, size: int, timeout: float) -> Store:
+def _store(rank: int, size: int, patience: float) -> Store:
     """Return the store where processes find each other: torchrun's, or one that rank 0 opens."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-    try:
-        if opens and address in LOOPBACK:
-            # A process that joins once more finds the store open, as nobody else has its port.
-            if port not in CONTEXT.stores:
-                CONTEXT.stores[port] = local_store(size, timeout, port)
-            return CONTEXT.stores[port]
-        return TCPStore(
-            address,
-            port,
-            size,
-            is_master=opens,
-            timeout=timedelta(seconds=timeout),
-            wait_for_workers=False,  # `_await_all` waits, and names the missing ranks
-            multi_tenant=True,
-        )
-    except (RuntimeError, OSError) as error:
-        problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
-        raise WorkerError(
-            f"Rank {rank} needs to {problem}, got {backend_message(error)} within {timeout:g} s; "
-            "start rank 0 and check MASTER_ADDR and MASTER_PORT.",
-            ranks=[0],
-        ) from error
+    end = time.monotonic() + patience
+    while True:
+        try:
+            if opens and address in LOOPBACK:
+                # A process that joins once more finds the store open, as nobody else has its port.
+                if port not in CONTEXT.stores:
+                    CONTEXT.stores[port] = local_store(size, patience, port)
+                return CONTEXT.stores[port]
+            # A network that was cut off forgets a long attempt to connect only after its time.
+            attempt = patience if opens else min(KNOCK, max(0.1, end - time.monotonic()))
+            store = TCPStore(
+                address,
+                port,
+                size,
+                is_master=opens,
+                timeout=timedelta(seconds=attempt),
+                wait_for_workers=False,  # `agree` waits, and names the missing ranks
+                multi_tenant=True,
+            )
+            store.set_timeout(timedelta(seconds=patience))
+            return store
+        except (RuntimeError, OSError) as error:
+            if not opens and time.monotonic() < end:
+                continue
+            problem = f"open {address}:{port}" if opens else f"reach rank 0 at {address}:{port}"
+            raise WorkerError(
+                f"Rank {rank} needs to {problem}, got {backend_message(error)} within "
+                f"{patience:g} s; start rank 0 and check MASTER_ADDR and MASTER_PORT.",
+                ranks=[0],
+            ) from error
 
 
 def local_store(size: int, timeout: float, port: int = 0) -> TCPStore:
@@ -164,29 +172,30 @@ def meet(
     The wait lasts `patience` seconds at most, `timeout` by default; `watch` is called meanwhile and
     may raise. The group is patient until `begin`. `local` says that all are on this machine.
     """
+    # torch.func imports torch._dynamo, and that this module, whose functions have the group of the
+    # moment as a default. If there was one, they would hold it for ever, and the others would not
+    # miss a failed process before it ends.
+    importlib.import_module("torch.distributed.nn.functional")
     try:
-        _await_all(store, rank, size, timeout if patience is None else patience, watch)
+        meeting = agree(store, rank, size, timeout if patience is None else patience, watch)
     except RuntimeError as error:  # the store has gone, and with it rank 0
         raise WorkerError(
             f"Rank {rank} needs rank 0 to stay, got {backend_message(error)}; look at its output.",
             ranks=[0],
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    # torch.func imports torch._dynamo, and that this module, whose functions have the group of the
-    # moment as a default. If there was one, they would hold it for ever, and the others would not
-    # miss a failed process before it ends.
-    importlib.import_module("torch.distributed.nn.functional")
+    limit = min(max(timeout, CONNECT), START)
     try:
         with loopback_only(local):
             dist.init_process_group(
                 backend,
-                store=store,
+                store=meeting.store,
                 rank=rank,
                 world_size=size,
-                timeout=timedelta(seconds=max(timeout, START)),
+                timeout=timedelta(seconds=limit),
             )
     except RuntimeError as error:
-        _, silent = ask_around(store, rank, size)
+        _, silent = ask_around(meeting.store, rank, size)
         whom = ranks_in_words(silent).lower() if silent else "the others"
         raise WorkerError(
             f"Rank {rank} needs to connect to all others, got no connection to {whom} "
@@ -194,40 +203,10 @@ def meet(
             "to the network's interface.",
             ranks=silent,
         ) from error
-    places = {each: store.get(f"here/{each}").decode() for each in range(size)}
-    return _remember(Processes(store, rank, size, timeout, patient=timeout < START, places=places))
+    return _remember(Processes(meeting.store, rank, size, timeout, START, meeting.places))
 
 
 def _remember(world: Processes) -> Processes:
     CONTEXT.joined = world
     atexit.register(world.close)  # the backend's threads must end before the interpreter does
     return world
-
-
-def _await_all(
-    store: Store, rank: int, size: int, patience: float, watch: Callable[[], None]
-) -> None:
-    """Wait until all processes are here, or raise on all of them with the missing ranks.
-
-    The first process that loses patience writes the missing ranks into the store for the others.
-    """
-    store.set(f"here/{rank}", this_process())
-    missing = [each for each in range(size) if each != rank]
-    end = time.monotonic() + patience
-    while missing:
-        watch()
-        missing = [each for each in missing if not store.check([f"here/{each}"])]
-        given_up = store.check(["missing"])
-        if missing and (given_up or time.monotonic() > end):
-            if given_up:
-                missing = json.loads(store.get("missing"))
-            else:
-                store.set("missing", json.dumps(missing))
-                time.sleep(GRACE if rank == 0 else 0)  # rank 0 may hold the store
-            raise WorkerError(
-                f"A run of {size} processes needs all of them, got nothing from "
-                f"{ranks_in_words(missing).lower()} within {patience:g} s; start every rank with "
-                "the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE.",
-                ranks=missing,
-            )
-        time.sleep(0.02)

@@ -109,7 +109,7 @@ class PendingMessages:
         self._transport, self._incoming = transport, incoming
         self._headers = [torch.empty(3, dtype=torch.int64) for _ in incoming]
         self._payloads: list[Tensor | None] = [
-            None if each.nbytes is None else _buffer(each.nbytes) for each in incoming
+            None if each.nbytes is None else reserve(each.nbytes, each.label) for each in incoming
         ]
         self._in_use: list[Tensor] = []  # the backend reads or writes these until it has finished
         # Receives come before sends, because a sender waits for word that it may send.
@@ -156,7 +156,7 @@ class PendingMessages:
         late: list[_Operation] = []
         for i, each in enumerate(self._incoming):
             if self._payloads[i] is None:
-                self._payloads[i] = payload = _buffer(self._length(i))
+                self._payloads[i] = payload = reserve(self._length(i), each.label)
                 if len(payload):
                     late.append(_Operation(dist.irecv, payload, each.rank, self._tags[i]))
         _finish([*self._start(late), *self._rest])
@@ -220,9 +220,15 @@ def _finish(works: list[tuple[Any, int]]) -> None:
             raise LostError(rank, backend_message(error)) from error
 
 
-def _buffer(nbytes: int) -> Tensor:
-    """Return memory in NumPy's huge pages: touching small pages costs as much as filling them."""
-    return torch.from_numpy(np.empty(nbytes, np.uint8))
+def reserve(nbytes: int, label: str) -> Tensor:
+    """Return memory for a message, in NumPy's huge pages; raise if this machine has not so much."""
+    try:  # Touching small pages costs as much as filling them.
+        return torch.from_numpy(np.empty(nbytes, np.uint8))
+    except MemoryError as error:
+        raise UndriftError(
+            f"A message needs to fit into memory, got {nbytes:,} bytes that were announced for "
+            f"{label}; use a smaller model or fewer clients in a process."
+        ) from error
 
 
 def _tag(label: str) -> int:

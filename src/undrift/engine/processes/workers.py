@@ -27,8 +27,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from undrift.check import require
 from undrift.engine.processes.context import CONTEXT
+from undrift.engine.processes.group import START
 from undrift.engine.processes.interrupts import SIGNALS
-from undrift.engine.processes.rendezvous import START, join, launched, local_store, meet
+from undrift.engine.processes.rendezvous import join, launched, local_store, meet
 from undrift.engine.world import World
 from undrift.errors import UndriftError, WorkerError
 
@@ -87,6 +88,7 @@ def enter(simulate: Simulate, arguments: Mapping[str, Any]) -> World:
         fits = processes in (None, world.size)
         remedy = "leave processes out under torchrun"
         require(fits, "simulate", f"processes={world.size}, as launched", processes, remedy)
+        world.limit(timeout)
         return world
     if processes is None or processes == 1:
         return World()
