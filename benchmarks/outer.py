@@ -1,18 +1,21 @@
 """A character GPT on Shakespeare's plays by `Outer`: test loss against bytes and against seconds.
 
-    python -m benchmarks.outer --text pg100.txt.gz [--json runs/outer.json] [--plot docs/outer.png]
+    python -m benchmarks.outer train --text pg100.txt.gz
+    python -m benchmarks.outer link 100mbit --text pg100.txt.gz
+    python -m benchmarks.outer link 1gbit --text pg100.txt.gz
+    python -m benchmarks.outer report
 
 Two ranks, each with every second play, train the GPT of `examples/outer_gpt.py`. Every method has
-the same grid of three learning rates (AdamW 1e-3, 3e-3, 1e-2; plain SGD 0.1, 0.3, 1), the best of
-which on validation text, with a seed of its own, is then run with three other seeds; one that
-diverges is out. Each play's
-last tenth is held out: the first half of it is validation text, the second half is test text.
+four learning rates (AdamW 1e-3, 3e-3, 1e-2, 3e-2; plain SGD 0.1, 0.3, 0.5, 1), the best of which on
+validation text, with a seed of its own, is then run with three other seeds; one that diverges is
+out. Each play's last tenth is held out: the first half of it is validation text, the second half is
+test text.
 
-Training does not depend on the link, so it runs once, over loopback. What a meeting takes at a link
-is measured between hosts (`benchmarks/network.py`, needs root): a few meetings of every method, the
-median. Seconds are then steps times the median seconds of a local step, which is measured for each
-method in turns, plus meetings times that. Whatever is finished is kept in --json, and a second call
-goes on from there.
+`train` runs all of this over loopback, since losses do not depend on the link. `link` runs the
+training of the first seed of every method once more between two hosts with such a link
+(`benchmarks/network.py`, needs root) and keeps the seconds at which each meeting ended, without the
+tests. `report` prints the table and draws the plot. Whatever is finished is kept in --json, and a
+second call goes on from there.
 """
 
 from __future__ import annotations
@@ -35,14 +38,15 @@ from torch.nn.functional import cross_entropy
 from undrift.errors import DivergenceError
 
 PLAIN = ("fedspeed", "scaffold", "fedagrac")
-EVERY, ROUNDS, TUNING_ROUNDS = 20, 12, 6
+EVERY, ROUNDS = 20, 20
 SEEDS, TUNING_SEED = (1, 2, 3), 0
 LINKS = ("100mbit", "1gbit")
+RESULTS = Path(__file__).parent / "results" / "outer.json"
 Row = dict[str, Any]
 
 
 def rates(name: str) -> tuple[float, ...]:
-    return (0.1, 0.3, 1.0) if name in PLAIN else (1e-3, 3e-3, 1e-2)
+    return (0.1, 0.3, 0.5, 1.0) if name in PLAIN else (1e-3, 3e-3, 1e-2, 3e-2)
 
 
 def steps_of(name: str, rank: int) -> int:
@@ -55,8 +59,9 @@ def loss_of(model: GPT, batch: tuple[Tensor, Tensor]) -> float:
         return float(cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten()))
 
 
-def curve(name: str, lr: float, seed: int, rounds: int, plays: list[Tensor], part: str) -> Row:
-    """Return the loss after every meeting, the bytes that a rank has sent, and seconds."""
+def curve(name: str, lr: float, seed: int, plays: list[Tensor], part: str, where: str) -> Row:
+    """Return the loss, the bytes that a rank has sent and the seconds, after every meeting."""
+    row: Row = {"method": name, "lr": lr, "seed": seed, "part": part, "where": where}
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(seed)
     model = GPT(1 + max(int(play.max()) for play in plays))
@@ -64,32 +69,23 @@ def curve(name: str, lr: float, seed: int, rounds: int, plays: list[Tensor], par
     loader = batches(own, 8, seed=100 * seed + rank)
     batch = next(batches([held_out(play, part) for play in plays], 256, seed=7))
     every = [steps_of(name, each) for each in range(size)]
-    losses, sent, seconds, meetings, met = [loss_of(model, batch)], [0], [], [], 0
+    losses, sent, seconds = [loss_of(model, batch)], [0], [0.0]
     ring = 8 * (size - 1) / size * sum(p.numel() for p in model.parameters())
+    dist.barrier()
     began = time.perf_counter()
-    for k, outer in enumerate(train(model, METHODS[name](lr), every, lr, loader), 1):
-        if k % every[rank] == 0:
-            met += 1
-            losses.append(loss_of(model, batch))
-            sent.append(round(k * ring) if name == "ddp" else outer.bytes_sent)
-            if name == "ddp":
-                meetings.append((time.perf_counter() - began) / every[rank])
-            else:
-                seconds.append(outer.metrics["local_seconds"] / every[rank])
-                meetings.append(outer.metrics["meeting_seconds"])
-            began = time.perf_counter()
-        if met == rounds:
-            break
-    return {
-        "method": name,
-        "lr": lr,
-        "seed": seed,
-        "part": part,
-        "losses": losses,
-        "bytes": sent,
-        "step": statistics.median(seconds) if seconds else None,
-        "meeting": statistics.median(meetings),
-    }
+    try:
+        for k, outer in enumerate(train(model, METHODS[name](lr), every, lr, loader), 1):
+            if k % every[rank] == 0:
+                now = time.perf_counter()
+                seconds.append(now - began)
+                losses.append(loss_of(model, batch))
+                sent.append(round(k * ring) if name == "ddp" else outer.bytes_sent)
+                began += time.perf_counter() - now  # the test takes no time
+            if len(losses) > ROUNDS:
+                break
+    except DivergenceError:  # on all ranks alike
+        row["diverged"] = True
+    return row | {"losses": losses, "bytes": sent, "seconds": seconds}
 
 
 def held_out(play: Tensor, part: str) -> Tensor:
@@ -99,103 +95,96 @@ def held_out(play: Tensor, part: str) -> Tensor:
     return tenth[:half] if part == "validation" else tenth[half:]
 
 
-def worker(options: argparse.Namespace) -> None:
+def train_worker(options: argparse.Namespace) -> None:
     """Run what is missing in --json on this rank; rank 0 writes each result as it comes."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    plays = read_plays(str(options.text))
-    rows = read(options.json)
+    plays, rows = read_plays(str(options.text)), read(options.json)
     for name in METHODS:
         for lr in rates(name):
-            run(rows, name, lr, TUNING_SEED, TUNING_ROUNDS, plays, "validation", options.json)
+            run(rows, (name, lr, TUNING_SEED), plays, "validation", "loopback", options.json)
     for seed in SEEDS:
         for name in METHODS:
-            run(rows, name, best(rows, name), seed, ROUNDS, plays, "test", options.json)
-    dist.destroy_process_group()
+            run(rows, (name, best(rows, name), seed), plays, "test", "loopback", options.json)
+
+
+def link_worker(options: argparse.Namespace) -> None:
+    """Run the first seed of every method over the link between these hosts."""
+    plays, rows = read_plays(str(options.text)), read(options.json)
+    for name in METHODS:
+        chosen = (name, best(rows, name), SEEDS[0])
+        run(rows, chosen, plays, "test", options.link, options.json)
 
 
 def run(
-    rows: list[Row], name: str, lr: float, seed: int, rounds: int, plays: Any, part: str, path: Path
+    rows: list[Row], trial: tuple[str, float, int], plays: Any, part: str, where: str, path: Path
 ) -> None:
-    if any((r["method"], r["lr"], r["seed"], r["part"]) == (name, lr, seed, part) for r in rows):
+    kind = (*trial, part, where)
+    if any((r["method"], r["lr"], r["seed"], r["part"], r["where"]) == kind for r in rows):
         return
-    try:
-        rows.append(curve(name, lr, seed, rounds, plays, part))
-    except DivergenceError:  # on all ranks alike
-        base = {"method": name, "lr": lr, "seed": seed, "part": part}
-        rows.append({**base, "losses": [float("inf")], "bytes": [0], "step": None, "meeting": None})
+    rows.append(curve(*trial, plays, part, where))
     if dist.get_rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".part").write_text(json.dumps(rows))
         path.with_suffix(".part").replace(path)
-        print(name, lr, seed, part, f"{rows[-1]['losses'][-1]:.4f}", flush=True)
+        end = f"{rows[-1]['losses'][-1]:.4f} {rows[-1]['seconds'][-1]:.1f} s"
+        print(*kind, end, f"load average {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def best(rows: list[Row], name: str) -> float:
     """Return the learning rate with the least validation loss."""
     tuned = [r for r in rows if r["method"] == name and r["part"] == "validation"]
-    return float(min(tuned, key=lambda r: r["losses"][-1])["lr"])
-
-
-def link_worker(options: argparse.Namespace) -> None:
-    """Print the seconds of a meeting of every method over the link between these hosts."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    plays = read_plays(str(options.text))
-    found = {}
-    for name in METHODS:
-        found[name] = curve(name, rates(name)[0], 0, 2 if name == "ddp" else 5, plays, "test")
-    if dist.get_rank() == 0:
-        print(json.dumps({name: [row["step"], row["meeting"]] for name, row in found.items()}))
-    dist.destroy_process_group()
+    return float(min(tuned, key=lambda r: ("diverged" in r, r["losses"][-1]))["lr"])
 
 
 def read(path: Path) -> list[Row]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def seconds_of(name: str, links: Row, link: str, meetings: int) -> list[float]:
-    """Return the seconds at which each meeting ends; DDP meets at every step."""
-    step, meeting = links[link][name]
-    a_round = EVERY * meeting if name == "ddp" else EVERY * step + meeting
-    return [k * a_round for k in range(meetings + 1)]
+def finals(rows: list[Row], name: str, where: str = "loopback") -> list[Row]:
+    mine = [r for r in rows if r["method"] == name and r["part"] == "test"]
+    return [r for r in mine if r["where"] == where]
 
 
-def report(rows: list[Row], links: Row) -> None:
-    print(
-        f"{'method':>12} {'lr':>6} {'test loss':>16} {'MB a rank':>9} "
-        + " ".join(f"{'s at ' + link:>12}" for link in links)
-    )
-    for name in METHODS:
-        mine = [r for r in rows if r["method"] == name and r["part"] == "test"]
+def report(rows: list[Row]) -> list[str]:
+    """Return the lines of the table in docs/outer.md."""
+    lines = [
+        "| method | lr | test loss | MB sent by a rank | s at 100 Mbit/s | s at 1 Gbit/s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in sorted(METHODS, key=lambda each: mean_end(rows, each)):
+        mine = finals(rows, name)
         ends = [r["losses"][-1] for r in mine]
-        times = " ".join(f"{seconds_of(name, links, link, ROUNDS)[-1]:12.1f}" for link in links)
-        print(
-            f"{name:>12} {mine[0]['lr']:6g} {statistics.mean(ends):9.3f}"
-            f" +- {statistics.stdev(ends):.3f} {mine[0]['bytes'][-1] / 1e6:9.2f} {times}"
-        )
+        seconds = [f"{finals(rows, name, link)[0]['seconds'][-1]:.1f}" for link in LINKS]
+        loss = f"{statistics.mean(ends):.3f} +- {statistics.stdev(ends):.3f}"
+        cells = [name, f"{mine[0]['lr']:g}", loss, f"{mine[0]['bytes'][-1] / 1e6:.3g}", *seconds]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def plot(rows: list[Row], links: Row, path: Path) -> None:
+def mean_end(rows: list[Row], name: str) -> float:
+    return statistics.mean(r["losses"][-1] for r in finals(rows, name))
+
+
+def plot(rows: list[Row], path: Path) -> None:
     """Draw the test loss against bytes, and against seconds for each link."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * (1 + len(links)), 4.2), layout="constrained")
+    figure = Figure(figsize=(4.2 * (1 + len(LINKS)), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 1 + len(links), sharey=True)
+    axes = figure.subplots(1, 1 + len(LINKS), sharey=True)
     for name in METHODS:
-        mine = [r for r in rows if r["method"] == name and r["part"] == "test"]
+        mine = finals(rows, name)
         losses = torch.tensor([r["losses"] for r in mine])
         mean, low, high = losses.mean(0), losses.min(0).values, losses.max(0).values
         across = {"MB sent by a rank": [b / 1e6 for b in mine[0]["bytes"]]}
-        across |= {f"seconds at {link}/s": seconds_of(name, links, link, ROUNDS) for link in links}
+        for link in LINKS:
+            across[f"seconds at {link}/s"] = finals(rows, name, link)[0]["seconds"]
         for axis, (label, x) in zip(axes, across.items(), strict=True):
             (line,) = axis.plot(x[1:], mean[1:], label=name)
             axis.fill_between(x[1:], low[1:], high[1:], alpha=0.2, color=line.get_color())
             axis.set_xlabel(label)
-            axis.set_xscale("log")
             axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_xscale("log")
     axes[0].set_ylabel("test loss, mean and range of three seeds")
     axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
@@ -203,28 +192,31 @@ def plot(rows: list[Row], links: Row, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--json", type=Path, default=Path("runs/outer.json"))
+    parser.add_argument("what", choices=["train", "link", "report"])
+    parser.add_argument("link", nargs="?", choices=LINKS)
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--plot", type=Path, default=Path("docs/outer.png"))
-    parser.add_argument("--worker", choices=["train", "link"], help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        (worker if options.worker == "train" else link_worker)(options)
-        return
-    argv = ["-m", "benchmarks.outer", "--text", str(options.text), "--json", str(options.json)]
-    launch([this_machine()] * 2, [*argv, "--worker", "train"], timeout=24 * 3600)
-    measured = options.json.with_name("outer-links.json")
-    links = json.loads(measured.read_text()) if measured.exists() else {}
-    for link in LINKS:
-        if link not in links:
-            with hosts(2, rate=link) as two:
-                (out, *_) = launch(two, [*argv, "--worker", "link"], timeout=3600)
-            links[link] = json.loads(out.splitlines()[-1])
-            measured.write_text(json.dumps(links))
-    rows = read(options.json)
-    report(rows, links)
-    plot(rows, links, options.plot)
-    print(f"load average {os.getloadavg()[0]:.1f}; {options.json} and {options.plot} written")
+    if options.what == "report":
+        print("\n".join(report(read(options.json))))
+        plot(read(options.json), options.plot)
+    elif options.text is None or (options.what == "link") != (options.link is not None):
+        parser.error("train needs --text, and link needs a link and --text")
+    elif options.worker:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        (train_worker if options.what == "train" else link_worker)(options)
+        dist.destroy_process_group()
+    else:
+        argv = ["-m", "benchmarks.outer", options.what, *([options.link] if options.link else [])]
+        argv += ["--text", str(options.text), "--json", str(options.json), "--worker"]
+        if options.what == "train":
+            launch([this_machine()] * 2, argv, timeout=24 * 3600)
+        else:
+            with hosts(2, rate=options.link) as two:
+                launch(two, argv, timeout=3600)
 
 
 if __name__ == "__main__":

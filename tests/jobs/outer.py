@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo  # torch.func needs it; so copies of this process need not import it each
@@ -21,6 +22,7 @@ from torch.distributed.tensor import distribute_module
 import undrift as ud
 from tests.support import outer as support
 from undrift.engine.processes.rendezvous import join
+from undrift.outer import agreement
 
 SMALL = ud.FedAvg(lr=0.1)
 SAVED = {  # which go on from the middle of each round
@@ -63,6 +65,13 @@ def model_vector(model: nn.Module) -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
+def other_code(outer: Callable[[], ud.Outer], one: bool) -> str:
+    """Return what is said where rank 1 has another version of the package."""
+    digest = "0" * 32 if one else agreement.code_digest()
+    with mock.patch.object(agreement, "code_digest", return_value=digest):
+        return refusal(outer)
+
+
 def bad_inputs(rank: int) -> dict[str, str]:
     """Return what is said where one rank, or all, have something that does not fit."""
     one = rank == 1
@@ -70,6 +79,14 @@ def bad_inputs(rank: int) -> dict[str, str]:
 
     def outer(method: Any = SMALL, every: Any = 3, model: Any = None, **options: Any) -> ud.Outer:
         return ud.Outer(support.net() if model is None else model, method, every, **options)
+
+    def extended(name: str, size: int) -> nn.Module:
+        model = support.net()
+        if name == "buffer":
+            model.register_buffer("more", torch.zeros(size))
+        else:
+            model.more = nn.Parameter(torch.zeros(size), requires_grad=False)
+        return model
 
     batch_norm = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
     mesh = init_device_mesh("cpu", (join().size,))
@@ -79,6 +96,9 @@ def bad_inputs(rank: int) -> dict[str, str]:
         "other lr": refusal(lambda: outer(ud.FedAvg(lr=0.2) if one else SMALL)),
         "other every": refusal(lambda: outer(every=4 if one else 3)),
         "other model": refusal(lambda: outer(model=nn.Linear(6, 4).double() if one else None)),
+        "other buffer": refusal(lambda: outer(model=extended("buffer", 2 + one))),
+        "more frozen": refusal(lambda: outer(model=extended("frozen", 2) if one else None)),
+        "other code": other_code(outer, one),
         "batch norm": refusal(lambda: outer(model=batch_norm)),
         "batch norm on one": refusal(lambda: outer(model=batch_norm if one else None)),
         "no weight on one": refusal(lambda: outer(weight=0.0 if one else 1.0)),

@@ -16,6 +16,7 @@ from tests.jobs import __file__ as jobs
 from tests.support import outer as support
 from tests.support.outer import after, batch, vector
 from tests.support.system import ROOT
+from undrift.errors import CheckpointError
 
 JOB = Path(jobs).parent / "outer_restart.py"
 
@@ -36,18 +37,48 @@ def test_a_saved_meeting_is_gone_on_from(tmp_path: Path) -> None:
     assert torch.equal(after(loaded, other, 4), expected)
 
 
-def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
+def test_a_damaged_file_is_passed_over_with_a_warning(tmp_path: Path) -> None:
     model = support.net()
     outer = ud.Outer(model, ud.FedAvg(lr=0.1), every=1)
     for _ in range(2):
         after(outer, model, 1)
         outer.save(tmp_path)
     newest = sorted(tmp_path.glob("outer-*.pt"))[-1]
-    newest.write_bytes(newest.read_bytes()[:100])
-    assert outer.resume(tmp_path) == {}
-    assert outer.t == 1
+    sound = newest.read_bytes()
+    number = sound.index(outer.server.x.numpy().tobytes()[:16])  # of a tensor
+    flips = (
+        sound[:i] + bytes([sound[i] ^ 1]) + sound[i:][1:] for i in (10, number, len(sound) - 2)
+    )
+    for damaged in (*flips, sound[:100], sound[:-1], b"", sound + b"\n"):
+        newest.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=rf"{newest.name} is damaged .*and not used"):
+            assert outer.resume(tmp_path) == {}
+        assert outer.t == 1
     newest.with_name("outer-0000000001-rank-0.pt").unlink()
-    assert outer.resume(tmp_path) is None
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(CheckpointError, match=r"all ranks have saved in .* start with an empty"),
+    ):
+        outer.resume(tmp_path)
+    newest.write_bytes(sound)
+    assert outer.resume(tmp_path) == {}
+    assert outer.t == 2
+
+
+def test_a_save_keeps_what_it_wrote_beside_files_that_cannot_be_read(tmp_path: Path) -> None:
+    model = support.net()
+    outer = ud.Outer(model, ud.FedAvg(lr=0.1), every=1)
+    for number in (100, 101):
+        (tmp_path / f"outer-{number:010d}-rank-0.pt").write_bytes(b"of an earlier version")
+    for _ in range(3):
+        after(outer, model, 1)
+        outer.save(tmp_path)
+    assert [path.name for path in sorted(tmp_path.glob("outer-*.pt"))] == [
+        "outer-0000000002-rank-0.pt",
+        "outer-0000000003-rank-0.pt",
+    ]
+    assert outer.resume(tmp_path) == {}
+    assert outer.t == 3
 
 
 def test_the_middle_of_a_round_is_no_meeting(tmp_path: Path) -> None:

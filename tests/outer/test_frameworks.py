@@ -1,4 +1,4 @@
-"""Outer under Lightning, and with a Hugging Face model of a local configuration."""
+"""Outer under Lightning and accelerate, and with a Hugging Face model of a local configuration."""
 
 from __future__ import annotations
 
@@ -86,6 +86,37 @@ def test_lightning_schedules_an_inner_optimiser_at_every_step() -> None:
         optimiser.step()
         scheduler.step()
     assert torch.allclose(vector(net), vector(plain), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("closure", [True, False])
+def test_accelerate_wraps_it_as_any_other_optimiser(closure: bool) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+
+    def trained(wrapped: bool) -> Tensor:
+        net = support.net()
+        outer: Any = ud.Outer(net, (ud.FedSpeed if closure else ud.Scaffold)(lr=0.1), every=3)
+        model, backward = net, Tensor.backward
+        if wrapped:
+            model, outer = accelerator.prepare(net, outer)
+            backward = accelerator.backward
+        for k in range(STEPS):
+            inputs, targets = batch(k)
+
+            def compute(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+                outer.zero_grad()
+                loss = cross_entropy(model(inputs), targets)
+                backward(loss)
+                return loss
+
+            if closure:
+                outer.step(compute)
+            else:
+                compute()
+                outer.step()
+        return vector(net)
+
+    assert torch.equal(trained(True), trained(False))
 
 
 def test_a_hugging_face_model_trains_with_its_tied_weights() -> None:

@@ -2,7 +2,8 @@
 
 A rank writes its own file, aside and then by one rename, and keeps the last two. After a restart
 the ranks tell each other which rounds they can read and go on from the newest that all have, so a
-rank that was killed while it saved costs one checkpoint and nothing else.
+rank that was killed while it saved costs one checkpoint and nothing else. The last line of a file
+has its SHA-256, by which damage is found.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,35 +20,47 @@ import torch
 
 from undrift.engine.world import World
 from undrift.errors import CheckpointError
-from undrift.files import atomic_file
+from undrift.files import atomic_file, require_sealed, seal_file
 
 KEPT = 2
 _NAME = re.compile(r"outer-(\d{10})-rank-(\d+)\.pt")
 
 
 def save(folder: Path, world: World, number: int, state: Mapping[str, Any]) -> None:
-    """Write this rank's state after round `number`, and remove those before the last two."""
+    """Write this rank's state after round `number`, and keep one file before it.
+
+    Files of later rounds could not be read, or belong to steps that are taken again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_file(folder / _name(number, world.rank)) as part:
         torch.save(dict(state), part)
-    for old in _numbers(folder, world.rank)[:-KEPT]:
+        seal_file(part)
+    there = _numbers(folder, world.rank)
+    earlier, later = [n for n in there if n < number], [n for n in there if n > number]
+    for old in (*earlier[: -(KEPT - 1)], *later):
         with contextlib.suppress(OSError):
             (folder / _name(old, world.rank)).unlink()
 
 
 def newest(folder: Path, world: World) -> Any:
-    """Return this rank's state of the newest round that all ranks can read, or None."""
+    """Return this rank's state of the newest round that all ranks can read, None without files."""
     own = {}
-    for number in _numbers(folder, world.rank):
-        with contextlib.suppress(Exception):  # a damaged file counts as none
-            path = folder / _name(number, world.rank)
+    there = _numbers(folder, world.rank)
+    for number in there:
+        path = folder / _name(number, world.rank)
+        try:
+            require_sealed(path)  # torch.load reads past damage to the numbers of a tensor.
             own[number] = torch.load(path, weights_only=True)
+        except Exception as error:
+            text = f"{path} is damaged or of an earlier version ({error}) and not used."
+            warnings.warn(text, stacklevel=3)
     with world.failure_scope():
-        rounds = [set(json.loads(text)) for text in world.texts(json.dumps(sorted(own)))]
+        told = [json.loads(text) for text in world.texts(json.dumps([bool(there), sorted(own)]))]
+    rounds = [set(read) for _, read in told]
     common = set.intersection(*rounds)
     if common:
         return own[max(common)]
-    if any(rounds):
+    if any(had for had, _ in told):
         raise CheckpointError(
             f"Outer.resume needs a round that all ranks have saved in {folder}, got "
             f"{[sorted(each) for each in rounds]} by rank; start with an empty folder."

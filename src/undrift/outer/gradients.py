@@ -24,15 +24,23 @@ class StepGradients:
         self.asked = 0
 
     def gradient(self, x: Vector) -> Vector:
-        """Return the gradient at x."""
+        """Return the gradient at x as one vector."""
+        if self._closure is not None:
+            self._parameters.move(x)
+        return torch.cat(self.pieces())
+
+    def pieces(self) -> list[Tensor]:
+        """Return the gradient where the model is, a vector for each parameter."""
         self.asked += 1
-        if self._closure is None:
-            return self._parameters.gradient()
-        self._parameters.move(x)
+        if self._closure is not None:
+            self._call(self._closure)
+        return self._parameters.gradients()
+
+    def _call(self, closure: Closure) -> None:
         self._parameters.zero_grad()
         self._randomness.begin_gradient()
         with torch.enable_grad():
-            loss = self._closure()
+            loss = closure()
         if not isinstance(loss, Tensor | float | int) or isinstance(loss, bool):
             raise ValueError(
                 "Outer.step needs a closure that returns its loss, got "
@@ -40,7 +48,6 @@ class StepGradients:
             )
         if self.asked == 1:
             self.loss = loss
-        return self._parameters.gradient()
 
 
 class _StepRandomness:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from undrift.core import Vector
+from undrift.gradients.loops.traced import Traced
 from undrift.outer.parameters import Parameters
 
 M = TypeVar("M")
@@ -76,15 +76,19 @@ class InnerOptimizer:
         defaults = {k: v for k, v in self.optimizer.defaults.items() if k != "params"}
         return f"{type(self.optimizer).__name__}({defaults})"
 
-    def step(self, g: Vector, y: Vector) -> Vector:
-        """Return where one step with the gradient g leads from y."""
+    def step(self, g: Any, y: Any) -> Any:
+        """Return where one step with the gradient g leads from y; both may be traced."""
+        if isinstance(y, Traced):
+            return y.tape.whole("moved", g, y)
         self._parameters.move(y)
-        views = self._parameters.layout.views(g)
-        for tensor, view in zip(self._parameters.tensors, views.values(), strict=True):
-            tensor.grad = view
+        self._parameters.set_gradient(g)
+        self.advance()
+        return self._parameters.adopt()
+
+    def advance(self) -> None:
+        """Take one step from where the model is, with the gradients that it has."""
         with torch.enable_grad():  # as in a script; most optimisers switch it off themselves
             self.optimizer.step()
-        return self._parameters.adopt()
 
     def keep(self) -> None:
         """Keep the state, for a round that is dropped."""
@@ -108,8 +112,8 @@ class InnerOptimizer:
 class _InnerRule:
     """Is the rule of a method whose steps the inner optimiser takes.
 
-    The direction is the optimiser's step divided by the method's own learning rate, by which the
-    method multiplies it again.
+    For a method that asks for a direction, it is the optimiser's step divided by the method's own
+    learning rate, by which the method multiplies it again.
     """
 
     def __init__(self, inner: InnerOptimizer, lr: float) -> None:
@@ -117,6 +121,9 @@ class _InnerRule:
 
     def init(self, x: Tensor) -> tuple[()]:
         return ()
+
+    def step(self, g: Tensor, s: tuple[()], y: Tensor) -> tuple[Tensor, tuple[()]]:
+        return self._inner.step(g, y), s
 
     def __call__(self, g: Tensor, s: tuple[()], y: Tensor) -> tuple[Tensor, tuple[()]]:
         return (y - self._inner.step(g, y)) / self._lr, s

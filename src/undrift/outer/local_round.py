@@ -19,6 +19,7 @@ from torch import Tensor
 from undrift import keyed, tree
 from undrift.core import Comm, Objective, Vector
 from undrift.outer.messages import Messages, MessageWanted
+from undrift.outer.saving import leaves_of
 
 T = TypeVar("T")
 
@@ -160,9 +161,9 @@ class LocalRound:
 
     def saved(self) -> dict[str, Any]:
         """Return the carries and what was heard before them, as lists of tensors, and the step."""
-        done = [tree.leaves(carry) for carry in self._loop.done]
+        done = [leaves_of(carry) for carry in self._loop.done]
         heard = [list(leaves) for leaves in self._messages.heard]
-        return {"done": done, "carry": tree.leaves(self.carry), "k": self.k, "heard": heard}
+        return {"done": done, "carry": leaves_of(self.carry), "k": self.k, "heard": heard}
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the round where it was saved."""

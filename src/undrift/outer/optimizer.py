@@ -9,24 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from undrift.check import is_whole, require, require_positive
+from undrift.check import require
 from undrift.comm.routes import Route
 from undrift.core import Federated, Peer, Vector
-from undrift.engine import participation as laws
 from undrift.engine.participation import AnyParticipation
 from undrift.engine.processes.rendezvous import TIMEOUT
-from undrift.engine.validate import connections
-from undrift.optim.schedules import resolve
 from undrift.outer import agreement, checkpoints
 from undrift.outer.gradients import Closure, StepGradients
-from undrift.outer.inner import InnerOptimizer
-from undrift.outer.parameters import Parameters
 from undrift.outer.peers import PeerRole
 from undrift.outer.rates import lr_of
-from undrift.outer.rehearsal import rehearse
 from undrift.outer.rounds import Method, Role, Rounds
 from undrift.outer.servers import ServerRole, mean_over_ranks
-from undrift.outer.steps import Seconds, check_counts, first_counts
+from undrift.outer.steps import Seconds
+from undrift.outer.validation import Wishes, prepare
 from undrift.topology import Links
 
 
@@ -88,28 +83,22 @@ class Outer(torch.optim.Optimizer):
     ) -> None:
         self._world = agreement.world_of(timeout)
         self._method, self._seed, self._every = method, seed, every
-
-        def check() -> None:
-            require_positive("Outer", timeout=timeout)
-            self._check(model, topology, allreduce)
-            self._check_absence(participation, patience)
-            self._inner: InnerOptimizer | None = None
-            if inner is not None:
-                self._inner = InnerOptimizer(inner, method, self._parameters)
-
-        agreement.require_on_all_ranks(self._world, check)
-        layout = self._parameters.layout
+        given = (model, method, every, inner, participation, patience, topology, allreduce)
+        wishes, size = Wishes(*given, seed, timeout), self._world.size
+        setup = agreement.require_on_all_ranks(self._world, lambda: prepare(wishes, size))
+        self._parameters, self._inner = setup.parameters, setup.inner
+        self._counts, self._links, self._habits = setup.counts, setup.links, setup.habits
         agreement.require_same_everywhere(
             self._world,
             method=repr(method),
             every=list(self._counts) if not isinstance(every, Seconds) else every,
-            model=f"{layout.dtype} {list(layout.sizes)}",
             topology=topology,
             allreduce=allreduce,
             inner=self._inner and self._inner.description,
             participation="a function" if callable(participation) else participation,
             patience=patience,
             seed=seed,
+            **agreement.described(model),
         )
         self._shares = agreement.shares_of(self._world, weight, isinstance(method, Peer))
         with self._world.failure_scope():
@@ -124,7 +113,7 @@ class Outer(torch.optim.Optimizer):
             shares=self._shares,
             make_role=self._make_role,
             inner=self._inner,
-            participation=self._participation,
+            participation=setup.participation,
             patience=patience,
             seed=seed,
         )
@@ -133,48 +122,11 @@ class Outer(torch.optim.Optimizer):
         self._ready = True
         self._share_groups()
 
-    def _check(
-        self,
-        model: nn.Module,
-        topology: Links | None,
-        allreduce: str | Route | None,
-    ) -> None:
-        """Raise for what does not fit on this rank, and take the model over."""
-        method = self._method
-        known = isinstance(method, Federated | Peer)
-        require(known, "Outer", "a method object such as FedAvg(lr=0.1)", method)
-        require(is_whole(self._seed), "Outer", "a whole number as seed", self._seed)
-        self._counts = first_counts(self._every, self._world.size, method)
-        check_counts(method, self._counts)
-        self._links: tuple[Links | None, Route | None] = (None, None)
-        if isinstance(method, Peer):
-            self._links = connections(method, topology, allreduce, self._world.size, "rank")
-        else:
-            name = type(method).__name__
-            require(topology is None, name, "no topology, it has a server", topology)
-            require(allreduce is None, name, "no allreduce, it has a server", allreduce)
-        self._parameters = Parameters(model)
-        method.check(model)
-        self._habits = rehearse(resolve(method, 0), self._parameters.point)
-
-    def _check_absence(self, participation: Any, patience: Any) -> None:
-        """Raise if ranks may be absent and the method, or their number, does not allow it."""
-        self._participation = None if participation is None else laws.parse(participation)
-        if self._participation is not None:
-            self._participation.check(self._world.size, 0)
-        if patience is not None:
-            require_positive("Outer", patience=patience)
-        if isinstance(self._method, Peer) and not (participation is None and patience is None):
-            raise ValueError(
-                f"{type(self._method).__name__} needs all ranks in every round, as it has no "
-                "server; leave participation and patience out."
-            )
-
     def _make_role(self, first: Method) -> Role:
-        x0 = self._parameters.point
+        x0, world = self._parameters.point, self._world
         if isinstance(first, Federated):
-            return ServerRole(first, x0, self._world)
-        return PeerRole(first, x0, self._world, *self._links, self._seed)
+            return ServerRole(first, x0, world)
+        return PeerRole(first, x0, world, *self._links, self._seed)
 
     def _share_groups(self) -> None:
         """Take the inner optimiser's groups as one's own, so that schedulers of either reach it."""
@@ -237,6 +189,10 @@ class Outer(torch.optim.Optimizer):
         Return the loss at the first gradient of the step; None without a closure, and on a rank
         that takes no part in this round.
         """
+        with self._world.absence_scope():
+            return self._step(closure)
+
+    def _step(self, closure: Closure | None) -> Any:
         self._refuse_grad_scaler()
         if closure is None and self.needs_closure:
             raise ValueError(
@@ -248,7 +204,7 @@ class Outer(torch.optim.Optimizer):
         source = StepGradients(self._parameters, closure)
         if not self._rounds.role.started:
             self._rounds.start_node(source)
-            if self._habits.at_start:  # the batch was that of the start
+            if self._habits.at_start:  # which took the batch
                 return source.loss
         if self._rounds.between:
             lr = self._rounds.begin(float(self.param_groups[0]["lr"]))
@@ -310,8 +266,7 @@ class Outer(torch.optim.Optimizer):
             {key: value for key, value in group.items() if key != "params"}
             for group in self.param_groups
         ]
-        own = {"state": {}, "param_groups": groups, **self._identity()}
-        return own | self._rounds.saved()
+        return {"state": {}, "param_groups": groups, **self._identity(), **self._rounds.saved()}
 
     def _identity(self) -> dict[str, Any]:
         """Return what a state must share with the Outer that loads it."""
@@ -326,6 +281,10 @@ class Outer(torch.optim.Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the `state_dict` of the same rank, and put the model where it was."""
+        with self._world.absence_scope():
+            self._load(state_dict)
+
+    def _load(self, state_dict: Mapping[str, Any]) -> None:
         who = "Outer.load_state_dict"
         known = isinstance(state_dict, Mapping) and "role" in state_dict
         require(known, who, "what Outer.state_dict() returned", type(state_dict).__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -39,13 +39,18 @@ class Parameters:
         """Make the parameters views of one vector and remember them as they are."""
         self._x = self.layout.unite(self._model)
         self._places = [tensor.data_ptr() for tensor in self.tensors]
-        self._point: Vector = self._x.clone()
+        self._point: Vector | Callable[[], Vector] = self._x.clone()
         self._note_versions()
 
     @property
     def point(self) -> Vector:
         """Return where the model is; not to be changed."""
-        return self._point
+        return self._point() if callable(self._point) else self._point
+
+    @property
+    def vector(self) -> Vector:
+        """Return the memory of all parameters, for one who calls `settle` after a change."""
+        return self._x
 
     def move(self, x: Vector) -> None:
         """Put the model at x, which must not be changed afterwards."""
@@ -54,11 +59,20 @@ class Parameters:
         self._x.copy_(x)
         self._point = x
 
+    def settle(self, place: Callable[[], Vector]) -> None:
+        """Take note that `vector` was written: `place` returns a copy of what it holds."""
+        self._point = place
+        self._note_versions()
+
+    def is_at(self, place: Callable[[], Vector]) -> bool:
+        """Return whether the model is where `settle` was told, and has not been moved since."""
+        return self._point is place
+
     def adopt(self) -> Vector:
         """Return where the model is after its own inner optimiser has moved it."""
-        self._point = self._x.clone()
+        point = self._point = self._x.clone()
         self._note_versions()
-        return self._point
+        return point
 
     def require_untouched(self) -> None:
         """Raise unless the parameters are where `move` has put them."""
@@ -66,7 +80,7 @@ class Parameters:
         versions = [tensor._version for tensor in self.tensors]
         if places == self._places and versions == self._versions:
             return
-        if torch.equal(self.layout.gather(self._model), self._point):
+        if torch.equal(self.layout.gather(self._model), self.point):
             if places != self._places:  # as after model.to(), which makes new tensors
                 self.unite()
             self._note_versions()
@@ -81,10 +95,9 @@ class Parameters:
 
     def restore(self) -> None:
         """Restore the parameters as the last move has left them."""
+        views = self.layout.views(self.point).values()
         with torch.no_grad():
-            for tensor, view in zip(
-                self.tensors, self.layout.views(self._point).values(), strict=True
-            ):
+            for tensor, view in zip(self.tensors, views, strict=True):
                 tensor.copy_(view)
         self.unite()
 
@@ -97,15 +110,20 @@ class Parameters:
         for tensor in self.tensors:
             tensor.grad = None
 
-    def gradient(self) -> Vector:
-        """Return the gradients as one new vector; raise if no parameter has one."""
+    def set_gradient(self, g: Vector) -> None:
+        """Make the parameters' gradients views of g."""
+        for tensor, view in zip(self.tensors, self.layout.views(g).values(), strict=True):
+            tensor.grad = view
+
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients as a vector for each parameter; raise if no parameter has one."""
         grads = [tensor.grad for tensor in self.tensors]
         if all(grad is None for grad in grads):
             raise ValueError(
                 "Outer.step needs gradients, got none on any parameter; call loss.backward() in "
                 "the closure, or before step() without one."
             )
-        return torch.cat([_flat(g, p) for g, p in zip(grads, self.tensors, strict=True)])
+        return [_flat(g, p) for g, p in zip(grads, self.tensors, strict=True)]
 
 
 def _flat(grad: Tensor | None, parameter: Tensor) -> Tensor:

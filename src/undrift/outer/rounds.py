@@ -17,9 +17,10 @@ from undrift.optim.schedules import resolve
 from undrift.outer import agreement
 from undrift.outer.agreement import Report
 from undrift.outer.attendance import Attendance, Quorum
+from undrift.outer.blocked_round import BlockedRound
 from undrift.outer.gradients import StepGradients
 from undrift.outer.inner import InnerOptimizer, with_rule
-from undrift.outer.local_round import Ask, LocalRound, ResumedLoop
+from undrift.outer.local_round import Ask, ResumedLoop
 from undrift.outer.meeting import Meeting, RoundPlan
 from undrift.outer.parameters import Parameters
 from undrift.outer.peers import PeerRole
@@ -62,7 +63,7 @@ class Rounds:
         self._forget_round()
 
     def _forget_round(self) -> None:
-        self._round: LocalRound | None = None
+        self._round: BlockedRound | None = None
         self._plan: RoundPlan | None = None
         self._lr: float | None = None  # of the round, once it has begun
         self._idle = 0  # steps of the round that this rank has left out
@@ -124,15 +125,19 @@ class Rounds:
         """Take one local step, and meet the others if it was the last.
 
         Without its success the model is that of the last meeting, and the round is as it was. A
-        meeting that fails ends the round: model and states are those of the last one.
+        step that is interrupted while it writes, and a meeting that fails, end the round: model and
+        states are those of the last one.
         """
         if self._round is None:
             self._round = self._enter_round()
         round = self._round
         try:
-            round.take_step(Ask(source.gradient, self.t, round.k))
+            round.take(source)
         except BaseException:
-            self._parameters.move(self.role.x)
+            if round.torn:
+                self._drop_round()
+            else:
+                self._parameters.move(self.role.x)
             raise
         self.steps += 1
         self._tally.count(source)
@@ -143,7 +148,7 @@ class Rounds:
                 if round.ended:
                     self._meet(round.outcome)
                     return
-        self._parameters.move(round.next_point())
+        round.settle()
 
     def leave_out_step(self) -> None:
         """Count a step of a round without this rank, and meet the others after the last."""
@@ -154,7 +159,7 @@ class Rounds:
             with self._dropping_the_round_on_failure():
                 self._meet(None)
 
-    def _enter_round(self, saved: Mapping[str, Any] | None = None) -> LocalRound:
+    def _enter_round(self, saved: Mapping[str, Any] | None = None) -> BlockedRound:
         plan, rank = self.plan, self._world.rank
         if self._inner is not None and saved is None:
             self._inner.keep()
@@ -168,7 +173,14 @@ class Rounds:
             like=self._parameters.point,
         )
         program = self.role.program(self._now())
-        return LocalRound(program, loop, self.role.comm(self.t), saved)
+        return BlockedRound(
+            program,
+            loop,
+            self.role.comm(self.t),
+            saved,
+            parameters=self._parameters,
+            inner=self._inner,
+        )
 
     @contextlib.contextmanager
     def _dropping_the_round_on_failure(self) -> Iterator[None]:
@@ -275,4 +287,4 @@ class Rounds:
             self._parameters.move(self.role.x)
             return
         self._round = self._enter_round(saved["round"])
-        self._parameters.move(self._round.next_point())
+        self._round.settle()

@@ -12,7 +12,7 @@ from undrift import dry, tree
 from undrift.core import Comm, Federated, Loop, Vector
 from undrift.engine.world import World
 from undrift.outer.local_round import Program
-from undrift.outer.meeting import Meeting, RoundPlan, weighted_sum
+from undrift.outer.meeting import Meeting, RoundPlan
 from undrift.outer.messages import Alone
 from undrift.outer.saving import leaves_of, tree_of
 
@@ -91,12 +91,12 @@ class ServerRole:
         if self._packed or not meeting.complete:
             wire = dry.wire_form(now, self._x0) if outcome is None else outcome.wire
             wires = meeting.trees(wire, f"uploads of round {t + 1}", list(weights))
-            return weighted_sum([now.unpack(each) for each in wires], list(weights.values()))
+            return tree.weighted_sum([now.unpack(each) for each in wires], list(weights.values()))
         if outcome is None:
             own = dry.upload_form(now, self._x0)
         else:
             share = weights[self._world.rank]
-            own = weighted_sum([now.unpack(outcome.wire)], [share])
+            own = tree.weighted_sum([now.unpack(outcome.wire)], [share])
         return self._world.sum(own)
 
     def leave_round(self) -> None:
