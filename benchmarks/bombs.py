@@ -183,6 +183,30 @@ def _npy(folder: Path, size: int) -> int:
     )
 
 
+def _table(name: str, pack: Callable[[int], bytes]) -> Callable[[Path, int], int]:
+    return lambda folder, size: _write(folder / name, pack(size))
+
+
+def _read_table(name: str) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        from undrift.data.tables.files import read_frame
+
+        return read_frame(folder / name)
+
+    return read
+
+
+def _parquet(size: int) -> bytes:
+    """Return a table of one number again and again, of which Parquet keeps how often."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"a": np.zeros(size // 8)}), file)
+    return file.getvalue()
+
+
 def _bz2(size: int) -> bytes:
     return _repeated(bz2.BZ2Compressor(), LINE, size)
 
@@ -203,8 +227,11 @@ BOMBS = [
     Bomb("npy header", _npy, _read_cifar, "one label per tile"),
     Bomb("PNG", _png, _read_images, "pixels"),
     Bomb("Shakespeare gz", _shakespeare, _read_shakespeare, "more than"),
+    Bomb("CSV gz", _table("a.csv.gz", lambda size: _gzip(size, b"a,2\n")),
+         _read_table("a.csv.gz"), "more than"),
+    Bomb("Parquet", _table("a.parquet", _parquet), _read_table("a.parquet"), "at most"),
     Bomb("TOML key", _toml, _read_toml, "parts"),
-]
+]  # fmt: skip
 
 
 def _measure(name: str) -> None:
@@ -212,7 +239,10 @@ def _measure(name: str) -> None:
     import undrift.config.experiment
     import undrift.data.formats.cifar
     import undrift.data.formats.libsvm
-    import undrift.data.formats.shakespeare  # noqa: F401
+    import undrift.data.formats.shakespeare
+    import undrift.data.tables.files
+
+    undrift.data.tables.files.pandas()
     from undrift.errors import UndriftError
 
     bomb = next((each for each in BOMBS if each.name == name), None)

@@ -1,10 +1,11 @@
 """A million registered clients: start, memory, seconds a round, and going on after a kill.
 
     python -m benchmarks.registered [--registered 1000000] [--rounds 1000] [--json FILE]
+                                    [--picture docs/registered.svg]
 
 SCAFFOLD with 1,000 parameters, 1,000 clients a round, two samples a client, one step; states on
-disk and checkpoints by time, both at their defaults. Each line is a process of its own: 10^3
-clients, then 10^6. The process of the second is killed (SIGKILL) after half of its rounds and
+disk and checkpoints by time, both at their defaults, one thread. Each line is a process of its own:
+10^3 clients, then 10^6. The process of the second is killed (SIGKILL) after half of its rounds and
 resumed by another, which must end with the hash of a run that nobody killed.
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from benchmarks.soak import resident_bytes
 from torch import nn
 
 import undrift as ud
@@ -46,6 +48,7 @@ def clients(registered: int) -> ud.Clients:
 def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]:
     """Run all rounds, or until the kill, and return what was measured."""
     wall, cpu = time.perf_counter(), time.process_time()
+    torch.set_num_threads(1)  # so that CPU times say the same whatever else runs
     torch.manual_seed(0)
     started = ud.simulate(
         ud.Scaffold(lr=0.1),
@@ -64,7 +67,7 @@ def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]
         resume=folder if folder.exists() and any(folder.glob("round-*")) else None,
     )
     start = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    first, seconds, cpus = started.round, [], []
+    first, seconds, cpus, memory = started.round, [], [], []
     for record in started:
         if record.round == kill:
             started.save()
@@ -73,6 +76,7 @@ def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]
         cpus.append(now - cpu)
         cpu = now
         seconds.append(record.seconds)
+        memory.append(resident_bytes() / 1e9)
     return {
         "registered": registered,
         "first_round": first + 1,
@@ -80,12 +84,37 @@ def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]
         "start_cpu": start["cpu"],
         "round_wall": statistics.median(seconds[WARM_UP:]),
         "round_cpu": statistics.median(cpus[WARM_UP:]),
+        "cpus": cpus,
+        "memory_gb": memory,
         "all_seconds": sum(seconds),
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
         "states": len(started.client_states),
         "disk_gb": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e9,
         "model_sha256": started.model_sha256,
     }
+
+
+def draw(lines: list[dict[str, Any]], path: Path) -> None:
+    """Draw the CPU time of a round, as a median of fifty, and the memory against rounds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 1, figsize=(6, 4), sharex=True, layout="constrained")
+    for line in lines:
+        rounds = line["first_round"] + np.arange(len(line["cpus"]))
+        windows = np.lib.stride_tricks.sliding_window_view(1e3 * np.array(line["cpus"]), 50)
+        label = f"{line['registered']:,} clients"
+        axes[0].plot(rounds[49:], np.median(windows, axis=1), label=label)
+        axes[1].plot(rounds, line["memory_gb"], label=label)
+    axes[0].set_ylabel("CPU time of a round, ms")
+    axes[1].set_ylabel("memory, GB")
+    axes[1].set_xlabel("round")
+    for each in axes:
+        each.set_ylim(bottom=0)
+        each.legend()
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def in_process(*arguments: object) -> dict[str, Any] | None:
@@ -104,6 +133,7 @@ def main() -> None:
     parser.add_argument("--registered", type=int, default=10**6)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--picture", type=Path)
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -135,6 +165,8 @@ def main() -> None:
     )
     if options.json is not None:
         options.json.write_text(json.dumps([few, many, resumed], indent=1) + "\n")
+    if options.picture is not None:
+        draw([few, many], options.picture)
     sys.exit(not same)
 
 

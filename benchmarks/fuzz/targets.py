@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 import undrift as ud
+from undrift import models
 from undrift.config.experiment import Experiment
 from undrift.data.formats.archive import read_archive
 from undrift.data.formats.cifar import read_cifar10
@@ -41,11 +42,20 @@ from undrift.data.formats.imdb import read_imdb
 from undrift.data.formats.leaf import read_femnist, read_leaf_shakespeare
 from undrift.data.formats.libsvm import read_libsvm
 from undrift.data.formats.shakespeare import read_shakespeare
+from undrift.data.tables.preprocessing import (
+    CategoryColumn,
+    NumberColumn,
+    Preprocessing,
+)
+from undrift.data.tables.preprocessing import (
+    Target as Aim,
+)
 from undrift.data.tables.read import read_table
 from undrift.engine.checkpoint import store
-from undrift.engine.processes.transport import announced_length
+from undrift.engine.processes.transport import announced_length, reserve
 from undrift.errors import UndriftError
 from undrift.federation import messages
+from undrift.federation.sealed import read_sealed, write_sealed
 from undrift.files import seal, unseal
 from undrift.fleet.roster import parse as parse_fleet
 from undrift.fleet.trace import Trace
@@ -55,6 +65,7 @@ from undrift.results.trial import read_records, read_trial
 from undrift.runs.folder import read_environment
 from undrift.runs.jobs import read_choice
 from undrift.runs.partition import read_partition
+from undrift.runs.saved_model import SavedModel
 from undrift.states.store import SegmentStore
 
 TYPED = (UndriftError, ValueError)  # what a reader may raise
@@ -98,6 +109,7 @@ def _file(read: Callable[[Path], Any], name: str) -> Callable[[bytes, Path], Non
     return target
 
 
+NETWORK = '{"model": "logistic", "shape": [2], "classes": 2, "code": {}}'
 EXPERIMENT = b"""title = "fuzz"
 seeds = [0, 1]
 [[methods]]
@@ -289,7 +301,7 @@ def _header(data: bytes, folder: Path) -> None:
     numbers = struct.unpack("<3q", data[:24].ljust(24, b"\0"))
     length = announced_length(numbers, "uploads of round 1")
     if length is not None:
-        np.empty(length, np.uint8)  # which reserves memory and takes none
+        reserve(length, "uploads of round 1")
 
 
 def _header_seeds() -> list[bytes]:
@@ -387,6 +399,49 @@ def _segment_seeds() -> list[bytes]:
     return [b"M" + unseal(content, "version"), b"S" + segment.read_bytes()]
 
 
+def _parquet(data: bytes, folder: Path) -> None:
+    _file(lambda path: read_table(path, target="label"), "a.parquet")(data, folder)
+
+
+def _parquet_seeds() -> list[bytes]:
+    import pandas as pd
+
+    file = io.BytesIO()
+    columns = {"label": [0, 1] * 10, "size": [2.5, 1.0] * 10, "colour": ["a", "b"] * 10}
+    pd.DataFrame(columns).to_parquet(file)
+    return [file.getvalue()]
+
+
+def _predicted(data: bytes, folder: Path) -> None:
+    """Read the bytes as what a saved model says of its network and of its table."""
+    from safetensors.torch import save_file
+
+    text = data.decode("utf-8", "replace")
+    path = folder / "model.safetensors"
+    network, table = text.split("\n", 1) if "\n" in text else (NETWORK, text)
+    metadata = {"architecture": network, "preprocessing": table}
+    save_file(models.build("logistic", shape=(2,), classes=2).state_dict(), path, metadata)
+    SavedModel.read(path)
+
+
+def _predicted_seeds() -> list[bytes]:
+    columns = (NumberColumn("size", 1.0, 2.0), CategoryColumn("colour", ("red",), "red"))
+    table = Preprocessing(columns, Aim("label", ("no", "yes"))).to_json()
+    return [f"{NETWORK}\n{table}".encode(), table.encode()]
+
+
+def _sealed(data: bytes, folder: Path) -> None:
+    """Read the bytes as the body of a sealed file whose hash fits."""
+    (folder / "a").write_bytes(hashlib.sha256(data).digest() + data)
+    read_sealed(folder / "a")
+
+
+def _sealed_seeds() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        write_sealed(Path(folder) / "a", {"round": 1}, [torch.zeros(3)])
+        return [(Path(folder) / "a").read_bytes()[32:]]
+
+
 def _message_seeds() -> list[bytes]:
     header = messages.ExchangeReply(
         client=1, t=0, stage="upload", attempt=0, gradients=3, samples=9, seconds=0.5
@@ -435,5 +490,8 @@ TARGETS: dict[str, Target] = {
         _imdb_seeds,
     ),
     "tables": Target(_file(_table, "a.csv"), _table_seeds),
+    "parquet": Target(_parquet, _parquet_seeds),
+    "predict": Target(_predicted, _predicted_seeds, ('"kind"', '"fill"', '"shape"')),
+    "sealed": Target(_sealed, _sealed_seeds),
     "header": Target(_header, _header_seeds),
 }

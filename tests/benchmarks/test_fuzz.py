@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from benchmarks.fuzz.targets import TARGETS
 from hypothesis import given, settings
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 from undrift.errors import UndriftError
 
 pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+WITH_PACKAGES = [name for name in TARGETS if name != "parquet" or find_spec("pyarrow")]
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", WITH_PACKAGES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_sound_input_is_read(name: str) -> None:
     read = 0
@@ -44,7 +47,7 @@ def changed(draw: st.DrawFn, name: str) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", WITH_PACKAGES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_changed_input_raises_typed_errors_alone(name: str, data: st.DataObject) -> None:

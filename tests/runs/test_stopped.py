@@ -196,6 +196,36 @@ def test_records_without_a_checkpoint_are_moved_aside(
     assert not list(folder.glob("*earlier*")), "they are the run's own files"
 
 
+def test_the_shell_refuses_another_version_with_the_difference_unless_it_is_forced(
+    tmp_path: Path,
+    call: Callable[..., tuple[int, str, str]],
+    whole: ud.ExperimentResult,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "x"
+
+    def interrupt(job: Job, record: ud.Record) -> None:
+        if record.round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ud.run(SINGLE, out=folder, on_record=interrupt)
+    before = lines(folder)
+    monkeypatch.setattr("undrift.engine.resume.code_digest", lambda: "other")
+    code, _, err = call("run", "--resume", str(folder), "--quiet")
+    assert code == 1
+    told = " ".join(err.split())
+    assert "got the code of undrift = other where the checkpoint has " in told
+    assert "--force" in told
+    assert "Traceback" not in err
+    assert lines(folder) == before, "a refusal shortens no record"
+    with pytest.warns(UserWarning, match="got the code of undrift = other"):
+        code, _, err = call("run", "--resume", str(folder), "--quiet", "--force")
+    assert code == 0, err
+    assert lines(folder)[:3] == before
+    assert same(read(folder), whole)
+
+
 def test_a_short_run_leaves_neither_lock_nor_checkpoints(whole: ud.ExperimentResult) -> None:
     assert not [name for name in names_in(whole.folder) if "lock" in name or "check" in name]
 
@@ -270,3 +300,32 @@ def test_no_job_outlives_a_killed_command(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     wait_for_end(children)
+
+
+def test_what_stopped_before_anything_was_saved_starts_again(
+    tmp_path: Path,
+    call: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    out, place = tmp_path / "x", tmp_path / "saved"
+    begun = ["run", "fedavg", "--rounds", "1", "--clients", "3", "--work", "steps:1"]
+    for named in ([], ["--checkpoint", str(place)]):
+        with monkeypatch.context() as patch:
+            patch.setattr("undrift.runs.run_job.build_run", interrupt)
+            arguments = [*begun, *named, "--out", str(out), "--force"]
+            monkeypatch.setattr(sys, "argv", ["undrift", *arguments])
+            code, _, err = call(*arguments)
+        assert code == 130
+        assert "kept" not in err
+        said = "stopped before the end of its first round; start it again with undrift "
+        command = err.partition(said)[2].splitlines()[0].split()
+        assert command == (
+            [*begun, *named, "--out", str(out), "--force"]
+            if named
+            else ["run", "--resume", str(out)]
+        )
+        code, _, err = call(*command)
+        assert code == 0, err

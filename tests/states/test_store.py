@@ -60,6 +60,10 @@ def holds(folder: Path, version: int) -> None:
     assert all(same(found[client], wanted[client]) for client in wanted)
 
 
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
 def test_every_version_is_read_as_it_was_committed(tmp_path: Path) -> None:
     kept = filled(tmp_path)
     assert kept.versions == [3, 2, 1]
@@ -130,12 +134,50 @@ def test_a_commit_writes_what_was_put_since_the_last(tmp_path: Path) -> None:
     for client in range(2000):
         kept.put(client, state(client, size=100))
     kept.commit(1)
-    first = sum(path.stat().st_size for path in tmp_path.iterdir())
-    names = {path.name for path in tmp_path.iterdir()}
+    first = size(tmp_path)
     kept.put(5, state(5, 2, size=100))
+    assert kept.bytes_to_copy == (tmp_path / "segment-00000001").stat().st_size
     kept.commit(2)
-    written = sum(p.stat().st_size for p in tmp_path.iterdir() if p.name not in names)
-    assert written < first / 100
+    second = size(tmp_path) - first
+    assert second < 1.01 * first, "the first segment is copied, since two versions need it"
+    kept.put(6, state(6, 3, size=100))
+    assert kept.bytes_to_copy < first / 100
+    kept.commit(3)
+    assert size(tmp_path) - first - second < first / 100, "it has its copy"
+
+
+def test_a_segment_that_one_version_needs_is_written_once(tmp_path: Path) -> None:
+    kept = SegmentStore(tmp_path)
+    for version in (1, 2, 3):
+        for client in range(4):
+            kept.put(client, state(client, version))
+        kept.commit(version)
+        kept.forget(keep=[version - 1, version])
+    assert sorted(path.name for path in tmp_path.glob("segment-*")) == [
+        "segment-00000002",
+        "segment-00000003",
+    ]
+
+
+def test_a_segment_that_is_damaged_before_it_is_copied_ends_the_commit(tmp_path: Path) -> None:
+    """A copy of it would say that the version is sound."""
+    kept = filled(tmp_path, versions=2)
+    raw = bytearray((tmp_path / "segment-00000002").read_bytes())
+    raw[20] ^= 1
+    (tmp_path / "segment-00000002").write_bytes(bytes(raw))
+    kept.put(1, state(1, 3))
+    with pytest.raises(CheckpointError, match="segment-00000002: it does not match its hash"):
+        kept.commit(3)
+    holds(tmp_path, 1)
+    SegmentStore.verify(tmp_path, 1)
+
+
+def test_the_copy_that_two_versions_need_is_checked(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "segment-00000002.copy").unlink()
+    with pytest.warns(UserWarning, match=r"segment-00000002\.copy: No such file"):
+        SegmentStore.verify(tmp_path, 3)
+    assert (tmp_path / "segment-00000002.copy").is_file()
 
 
 def test_the_folder_stays_within_a_multiple_of_what_is_live(tmp_path: Path, monkeypatch) -> None:
@@ -147,7 +189,7 @@ def test_the_folder_stays_within_a_multiple_of_what_is_live(tmp_path: Path, monk
         kept.commit(version)
         kept.forget(keep=[version - 1, version])
     live = 2 * 100 * (50 * 4 + 8 + 16 + 16)
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 4 * live
+    assert size(tmp_path) < 4 * live
     assert len(list(tmp_path.iterdir())) < 100
     SegmentStore.verify(tmp_path, 199)
     again = SegmentStore(tmp_path, 199)
@@ -237,11 +279,11 @@ def test_a_damaged_manifest_is_found(tmp_path: Path) -> None:
 def test_a_record_that_is_damaged_while_it_is_in_use_is_not_used(tmp_path: Path) -> None:
     filled(tmp_path)
     kept = SegmentStore(tmp_path, 3)
-    for path in segments.copies_of(tmp_path, 3):
-        raw = bytearray(path.read_bytes())
-        raw[20] ^= 1  # inside of the first state
-        path.write_bytes(bytes(raw))
-    with pytest.raises(CheckpointError, match=r"got a damaged file .*segment-00000003\.copy"):
+    path = segments.copies_of(tmp_path, 3)[0]
+    raw = bytearray(path.read_bytes())
+    raw[20] ^= 1  # inside of the first state
+    path.write_bytes(bytes(raw))
+    with pytest.raises(CheckpointError, match=r"got a damaged file .*segment-00000003 at byte 0"):
         kept.get(1)
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from undrift import tree
+from undrift.aggregation.validation import UsualSizes
 from undrift.check import require
 from undrift.core import Vector
 from undrift.data.clients import Clients
-from undrift.engine.checkpoint import shards, store
+from undrift.engine.checkpoint import shards, store, trial
 from undrift.engine.checkpoint.client_states import StoredStates
 from undrift.engine.checkpoint.due import SaveTimes
 from undrift.engine.checkpoint.lock import FolderLock
 from undrift.engine.plan import Planner
 from undrift.engine.processes.rendezvous import code_digest, restarted
-from undrift.engine.settings import ExecutionRecord, RunSettings
+from undrift.engine.settings import BestModel, ExecutionRecord, RunSettings
 from undrift.engine.world import TogetherError, World
 from undrift.gradients.task import Task
 from undrift.results.record import Record, Totals
@@ -49,7 +52,13 @@ class Resumable(ABC):
     _save_times: SaveTimes
     _caller_settings: dict[str, str]  # settings that only the caller knows
     _force = False  # whether to go on from another run's checkpoint
+    _saved_best: BestModel | None = None  # that the checkpoint had, with early stopping
     _torn: bool  # whether the state is being replaced at this moment
+
+    @property
+    @abstractmethod
+    def best(self) -> BestModel | None:
+        """Return the best model so far; None without early stopping."""
 
     @abstractmethod
     def _templates(self, x0: Vector) -> tuple[Any, Any]:
@@ -63,6 +72,11 @@ class Resumable(ABC):
     def _saved_state(self) -> Any:
         """Return the part of the state that this process saves."""
         return self.state
+
+    @property
+    def _usual_sizes(self) -> UsualSizes:
+        """Return what is known of the sizes of uploads, which decides who is dropped."""
+        return UsualSizes()
 
     def use_checkpoints(
         self,
@@ -81,7 +95,10 @@ class Resumable(ABC):
             return
         self._caller_settings = settings
         if self.world.size > 1:
-            self.world.require_same(self._saved_settings | self._common_settings())
+            common = self._saved_settings | self._common_settings()
+            if self._clients.rank_census is not None:
+                del common["data"]  # Every rank has its own, and resumes with its own.
+            self.world.require_same(common)
         target = None if checkpoint is None else Path(checkpoint)
         source = None if resume is None else Path(resume)
         if target is None and source is not None:
@@ -190,9 +207,36 @@ class Resumable(ABC):
             record=self.record,
             settings=self._saved_settings,
             execution=self.execution,
+            best=self.best,
+            sizes=self._usual_sizes.largest,
         )
-        with self._save_times.saving():
+        with self._save_times.saving(self._bytes_to_save):
             store.write(shards.own_folder(folder, self.world), snapshot)
+
+    def _save_is_due(self) -> bool:
+        """Return whether this process would save after this round."""
+        times = self._save_times
+        if self._checkpoint is None or not times.waited(self.round, self.rounds):
+            return False
+        if times.by_time and not times.cost_is_known:
+            self._try_saving(shards.own_folder(self._checkpoint, self.world))
+        return times.affordable(self._bytes_to_save)
+
+    @property
+    def _bytes_to_save(self) -> int:
+        """Return about how many bytes a checkpoint would write now."""
+        states = self.client_states
+        new = states.bytes_to_commit if isinstance(states, StoredStates) else 0
+        return self._x0.nbytes + tree.nbytes(self._saved_state) + new
+
+    def _try_saving(self, folder: Path) -> None:
+        """Count what a part of a checkpoint costs, where the whole of it may be expensive."""
+        states = self.client_states
+        if isinstance(states, StoredStates) and trial.needed(self._bytes_to_save, states.new):
+            sample = trial.sample(self._x0, states)
+            # Where the disk is full, the checkpoint itself says so.
+            with suppress(OSError), self._save_times.trying(trial.nbytes(sample)):
+                trial.write(folder, sample)
 
     def _load(self, folder: Path) -> None:
         """Restore the state of the newest round in the folder."""
@@ -220,7 +264,8 @@ class Resumable(ABC):
         expected = f"rounds >= {saved.round}, those already done"
         require(saved.round <= self.rounds, "resume", expected, self.rounds)
         self.round, self._x0, self.totals = saved.round, saved.x0, saved.totals
-        self.state, self.record = saved.server, saved.record
+        self.state, self.record, self._saved_best = saved.server, saved.record, saved.best
+        self._usual_sizes.largest = saved.sizes
         own = saved.clients
         self.client_states = own if isinstance(own, StoredStates) else dict(own)
 

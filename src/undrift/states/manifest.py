@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from undrift.files import seal, unseal, write_atomic
 from undrift.states.encoding import Form, form_from_json
 
-FORMAT = 1
+FORMAT = 2
 ENTRY_BYTES = 16  # of a record in a segment's index: the client and where its record begins
 _NAME = re.compile(r"version-(\d{8})\.json")
 
@@ -26,6 +26,7 @@ class Segment:
     bytes: int  # of the whole file
     sha256: str  # of the whole file
     index_sha256: str  # of the index, which is the file's end
+    copied: bool = field(compare=False)  # whether this version has a second file with the same
 
     @property
     def index_bytes(self) -> int:
@@ -89,12 +90,14 @@ def read(folder: Path, version: int) -> Manifest:
 def _segment(entry: Any) -> Segment:
     whole: Sequence[str] = ("number", "records", "bytes")
     hashes: Sequence[str] = ("sha256", "index_sha256")
-    if not isinstance(entry, dict) or entry.keys() != {*whole, *hashes}:
+    if not isinstance(entry, dict) or entry.keys() != {*whole, *hashes, "copied"}:
         raise ValueError("a segment is not described as expected")
     if not all(type(entry[name]) is int and 0 <= entry[name] < 2**48 for name in whole):
         raise ValueError("a segment has a number or a size that no segment has")
     if not all(re.fullmatch("[0-9a-f]{64}", str(entry[name])) for name in hashes):
         raise ValueError("a segment has no SHA-256")
+    if type(entry["copied"]) is not bool:
+        raise ValueError("a segment does not say whether it has a copy")
     segment = Segment(**entry)
     if segment.index_bytes > segment.bytes:
         raise ValueError("a segment has more records than bytes")

@@ -1,8 +1,8 @@
 """Segments: files to which records of clients' states are appended until they are sealed.
 
 A record is a header (the client, the number of its form, a checksum of the state) and the state. At
-the end of a segment stands its index: the clients, and where their records begin. Every segment is
-written twice, because several versions share it: damage to one file must not take all of them.
+the end of a segment stands its index: the clients, and where their records begin. A segment that a
+second version comes to need gets a copy, because damage to one file must not take both versions.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from undrift.states.encoding import Form, form_bytes
 from undrift.states.manifest import Segment
 
 _HEADER = struct.Struct("<qII")
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _BUFFER = 4 * 2**20  # bytes that are gathered before they are written
 _OPEN_FILES = 16  # that are kept open for reading
 _CHUNK = 8 * 2**20  # bytes that are hashed at a time
@@ -39,7 +41,7 @@ class StateRecord(NamedTuple):
 
 
 def copies_of(folder: Path, number: int) -> tuple[Path, Path]:
-    """Return the two files of a segment."""
+    """Return the file of a segment, and that of its copy, which it may not have."""
     name = f"segment-{number:08d}"
     return folder / name, folder / f"{name}.copy"
 
@@ -60,16 +62,14 @@ class _Written(NamedTuple):
 
 
 class SegmentWriter:
-    """Appends records to both files of a segment; what is not sealed counts for nothing."""
+    """Appends records to a segment; what is not sealed counts for nothing."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.number = number
-        self._files: list[int] = []
+        self._file = -1
         self._written = _Written(0, hashlib.sha256(), bytearray())
         self._index: list[tuple[int, int]] = []
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-        for path in copies_of(folder, number):
-            self._files.append(os.open(path, flags, 0o644))
+        self._file = os.open(copies_of(folder, number)[0], _NEW, 0o644)
 
     @property
     def length(self) -> int:
@@ -90,44 +90,66 @@ class SegmentWriter:
         done = self._written.length
         if begin >= done:
             return self._written.buffer[begin - done : begin - done + length]
-        return bytearray(os.pread(self._files[0], length, begin))
+        return bytearray(os.pread(self._file, length, begin))
 
     def seal(self) -> Segment:
-        """Write the index, flush both files to disk and return the segment."""
+        """Write the index, flush the file to disk and return the segment."""
         table = np.array(self._index, dtype="<i8").reshape(-1, 2)
         index = np.ascontiguousarray(table.T).tobytes()
         self._drain()
         length, digest, _ = self._written
         digest = digest.copy()
         digest.update(index)
-        for file in self._files:
-            _write_at(file, index, length)
-            os.fsync(file)
+        _write_at(self._file, index, length)
+        os.fsync(self._file)
         return Segment(
             number=self.number,
             records=len(self._index),
             bytes=length + len(index),
             sha256=digest.hexdigest(),
             index_sha256=hashlib.sha256(index).hexdigest(),
+            copied=False,
         )
 
     def close(self) -> None:
-        """Close the files; a second call does nothing."""
-        while self._files:
-            os.close(self._files.pop())
+        """Close the file; a second call does nothing."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def __del__(self) -> None:
         self.close()
 
     def _drain(self) -> None:
-        """Write the buffer to both files."""
+        """Write the buffer to the file."""
         length, digest, buffer = self._written
         if buffer:
             digest = digest.copy()
             digest.update(buffer)
-            for file in self._files:
-                _write_at(file, buffer, length)
+            _write_at(self._file, buffer, length)
             self._written = _Written(length + len(buffer), digest, bytearray())
+
+
+def copied(folder: Path, segment: Segment) -> Segment:
+    """Write the copy of a segment to disk; return the segment, which has a copy now.
+
+    Raise `ValueError` if the segment is not as it was written.
+    """
+    source, target = copies_of(folder, segment.number)
+    digest, place = hashlib.sha256(), 0
+    with source.open("rb") as content:
+        file = os.open(target, _NEW, 0o644)
+        try:
+            while chunk := content.read(_CHUNK):
+                digest.update(chunk)
+                _write_at(file, chunk, place)
+                place += len(chunk)
+            os.fsync(file)
+        finally:
+            os.close(file)
+    if digest.hexdigest() != segment.sha256:
+        raise ValueError(f"{source.name}: it does not match its hash")
+    return replace(segment, copied=True)
 
 
 def _write_at(file: int, content: bytes | bytearray, place: int) -> None:
@@ -145,17 +167,18 @@ class SegmentReader:
         self._files: OrderedDict[Path, int] = OrderedDict()
 
     def read(self, number: int, begin: int, forms: Sequence[Form], length: int) -> StateRecord:
-        """Return the record that begins there, from the first of two files in which it is sound.
+        """Return the record that begins there, from the copy where the segment is damaged.
 
         `length` is how long its state is expected to be, which saves a second read.
         """
-        wrong = ValueError("")
+        reasons = []
         for path in copies_of(self._folder, number):
             try:
                 return self._read(path, begin, forms, length)
             except (OSError, ValueError) as error:
-                wrong = ValueError(f"{path.name} is damaged at byte {begin} ({error})")
-        raise wrong
+                why = error.strerror if isinstance(error, OSError) else error
+                reasons.append(f"{path.name} at byte {begin}: {why}")
+        raise ValueError("; ".join(reasons))
 
     def _read(self, path: Path, begin: int, forms: Sequence[Form], length: int) -> StateRecord:
         file = self._file(path)
@@ -230,11 +253,11 @@ def read_index(folder: Path, segment: Segment) -> tuple[NDArray[np.int64], NDArr
 
 
 def verify(folder: Path, segment: Segment) -> list[str]:
-    """Raise `ValueError` unless one of the segment's files is as written; mend the other by it.
+    """Raise `ValueError` unless the segment or its copy is as written; mend the other by it.
 
     Return a sentence on each file that was not.
     """
-    paths = copies_of(folder, segment.number)
+    paths = copies_of(folder, segment.number)[: 2 if segment.copied else 1]
     damaged = {}
     for path in paths:
         wrong = _difference(path, segment)

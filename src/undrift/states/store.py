@@ -42,6 +42,7 @@ class SegmentStore:
         self._forms: list[Form] = []
         self._form_numbers: dict[Form, int] = {}
         self._segments: dict[int, Segment] = {}
+        self._committed = set[int]()  # the segments of the last version
         self._live: dict[int, int] = {}  # number of a segment -> records that count
         self._places: dict[int, int] = {}
         self._writer: segments.SegmentWriter | None = None
@@ -60,6 +61,7 @@ class SegmentStore:
             places = (segment.number * _PLACE + begins).tolist()
             self._places.update(zip(clients.tolist(), places, strict=True))
             self._segments[segment.number] = segment
+        self._committed = set(self._segments)
         numbers, counts = np.unique(
             np.fromiter((place // _PLACE for place in self._places.values()), np.int64),
             return_counts=True,
@@ -95,12 +97,17 @@ class SegmentStore:
         """Save all states as this version; an `OSError` leaves the versions before it."""
         self._clean(max(self._put_bytes, SEGMENT // 8))
         self._seal()
+        for number in self._uncopied():
+            try:
+                self._segments[number] = segments.copied(self.folder, self._segments[number])
+            except ValueError as error:
+                raise self._damaged(error) from error
         used = {number: each for number, each in self._segments.items() if self._live.get(number)}
         self.folder.mkdir(parents=True, exist_ok=True)
         flush_folder(self.folder)
         forms = tuple(self._forms)
         manifests.write(self.folder, Manifest(version, forms, tuple(used.values())))
-        self._segments, self._put_bytes = used, 0
+        self._segments, self._committed, self._put_bytes = used, set(used), 0
 
     def forget(self, keep: Collection[int]) -> None:
         """Remove all versions but these, and the segments that nothing else needs."""
@@ -128,6 +135,16 @@ class SegmentStore:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    @property
+    def bytes_to_copy(self) -> int:
+        """Return the bytes of segments that the next commit copies, as more versions need them."""
+        return sum(self._segments[number].bytes for number in self._uncopied())
+
+    def _uncopied(self) -> list[int]:
+        """Return the segments without a copy that the last version needs and the next one will."""
+        shared = (number for number in self._committed if self._live.get(number))
+        return [number for number in shared if not self._segments[number].copied]
 
     @property
     def versions(self) -> list[int]:
@@ -189,10 +206,13 @@ class SegmentStore:
         try:
             return self._reader.read(number, begin, self._forms, self._expected)
         except ValueError as error:
-            raise CheckpointError(
-                f"A run needs the states of its clients, got a damaged file in {self.folder}: "
-                f"{error}; go on from the last checkpoint that is sound."
-            ) from error
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: ValueError) -> CheckpointError:
+        return CheckpointError(
+            f"A run needs the states of its clients, got a damaged file in {self.folder}: "
+            f"{error}; go on from the last checkpoint that is sound."
+        )
 
     def _clean(self, budget: int) -> None:
         """Copy live records out of segments that are mostly dead, or too many and too small."""

@@ -21,6 +21,7 @@ CHANGES: dict[str, Any] = {
     "record": [[], {"round": 2}, "x"],
     "settings": [None, [], {"lr": 1}],
     "execution": [[], {"mode": "sideways"}, {"mode": [1]}],
+    "best": [[], {"round": 1}, {"round": 1, "metric": "loss", "value": "low", "stale": 0}],
     "states": [-1, "1", 1.5, [0]],
     "sha256": [None, 5, "0"],
 }

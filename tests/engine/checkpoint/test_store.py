@@ -219,35 +219,40 @@ def test_every_flipped_byte_is_found_and_the_one_before_is_used(tmp_path: Path, 
         assert testing.start(SCAFFOLD, resume=tmp_path).round == 4
 
 
-def segments_of_the_last_save(folder: Path) -> list[Path]:
-    """The files that only the newest checkpoint needs."""
-    newest = max(path.name for path in (folder / "states").glob("segment-*") if not path.suffix)
-    return list((folder / "states").glob(f"{newest}*"))
+def segments_in(folder: Path) -> list[Path]:
+    """The files of segments, the newest last."""
+    return sorted((folder / "states").glob("segment-*"))
 
 
-def test_a_damaged_segment_is_mended_by_its_copy_and_else_the_one_before_is_used(
+def test_where_the_segment_of_the_last_save_is_damaged_the_one_before_is_used(
     tmp_path: Path,
 ) -> None:
     end = saved(tmp_path)
-    paths = segments_of_the_last_save(tmp_path)
-    assert len(paths) == 2
-    sound = paths[0].read_bytes()
+    newest = segments_in(tmp_path)[-1]
+    sound = newest.read_bytes()
     for position in range(0, len(sound), max(1, len(sound) // 20)):
-        damaged = sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :]
-        for path in paths:
-            path.write_bytes(damaged)
+        newest.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
         with pytest.warns(UserWarning, match="round-00000004 is damaged"):
             assert testing.start(SCAFFOLD, resume=tmp_path).round == 3
-        min(paths).write_bytes(damaged)
-        max(paths).write_bytes(sound)
-        with pytest.warns(UserWarning, match=r"does not match its hash; .*\.copy is sound"):
-            assert testing.start(SCAFFOLD, resume=tmp_path).round == 4
-        assert min(paths).read_bytes() == sound
-    for path in paths:
-        path.unlink()
+    newest.unlink()
     with pytest.warns(UserWarning, match="is damaged"):
         again = testing.start(SCAFFOLD, resume=tmp_path, checkpoint=tmp_path)
     assert torch.equal(testing.finish(again), end)
+
+
+def test_a_segment_that_both_checkpoints_need_is_mended_by_its_copy(tmp_path: Path) -> None:
+    options = {"rounds": 6, "participation": 2}
+    testing.finish(testing.start(SCAFFOLD, checkpoint=tmp_path, **options))
+    copies = [path for path in segments_in(tmp_path) if path.suffix == ".copy"]
+    assert copies
+    for copy in copies:
+        path = copy.with_suffix("")
+        sound = path.read_bytes()
+        for damaged, other in ((path, copy), (copy, path)):
+            damaged.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+            with pytest.warns(UserWarning, match=rf"its hash; {other.name} is sound"):
+                assert testing.start(SCAFFOLD, resume=tmp_path, **options).round == 6
+            assert damaged.read_bytes() == sound
 
 
 def test_a_save_writes_the_states_that_have_changed(tmp_path: Path) -> None:

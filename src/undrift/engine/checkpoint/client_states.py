@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from undrift import tree
 from undrift.states import SegmentStore
 
-LIMIT = 256 * 2**20  # bytes of states in memory, from which all of them are written to disk
+LIMIT = 512 * 2**20  # bytes of states in memory, from which all of them are written to disk
 
 
 class StoredStates(MutableMapping[int, Any]):
@@ -37,6 +38,25 @@ class StoredStates(MutableMapping[int, Any]):
     def folder(self) -> Path:
         """Return the folder of the store."""
         return self._store.folder
+
+    @property
+    def largest(self) -> int:
+        """Return the bytes of the largest state that was seen."""
+        return self._bytes
+
+    @property
+    def new(self) -> int:
+        """Return how many states the next commit writes."""
+        return len(self._new)
+
+    @property
+    def bytes_to_commit(self) -> int:
+        """Return about how many bytes the next commit writes."""
+        return self._bytes * len(self._new) + self._store.bytes_to_copy
+
+    def some_new(self, count: int) -> list[dict[str, Tensor]]:
+        """Return some of the states that the next commit writes, as it writes them."""
+        return [_named(self._memory[client]) for client in islice(self._new, count)]
 
     @classmethod
     def of(cls, folder: Path, states: Mapping[int, Any]) -> StoredStates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from undrift.aggregation.validation import sizes_of
 from undrift.results.record import Totals, from_fields, record_of
 
 MODES = ("loop", "threads", "stacked")
@@ -28,12 +29,21 @@ def checked_manifest(values: Any, folder: str, form: int) -> dict[str, Any]:
         raise ValueError("its execution is none that a run has")
     if states is not None and not (type(states) is int and states >= 0):
         raise ValueError(f"its clients' states are of version {states!r}")
+    if values.get("best") is not None and not _is_best(values["best"]):
+        raise ValueError("its best test is none that a run has")
     if not isinstance(values.get("sha256"), str):
         raise ValueError("it has no hash of its state")
     from_fields(Totals, values.get("totals"))
     if values.get("record") is not None:
         record_of(values["record"])
-    return {"record": None, "execution": None, "states": None, **values}
+    known = {"record": None, "execution": None, "best": None, "states": None, **values}
+    return {**known, "sizes": sizes_of(values.get("sizes"))}
+
+
+def _is_best(best: Any) -> bool:
+    types = {"round": int, "metric": str, "value": float, "stale": int}
+    named = isinstance(best, dict) and best.keys() == types.keys()
+    return named and all(type(best[name]) is kind for name, kind in types.items())
 
 
 def _is_execution(execution: Any) -> bool:

@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from undrift.data.clients import Clients
 from undrift.engine.checkpoint.client_states import StoredStates
 from undrift.engine.checkpoint.manifest import checked_manifest
 from undrift.engine.plan import Planner
-from undrift.engine.settings import ExecutionRecord
+from undrift.engine.settings import BestModel, ExecutionRecord
 from undrift.errors import CheckpointError
 from undrift.files import atomic_folder, remove_folder, seal, unseal
 from undrift.gradients.task import Task
@@ -39,7 +39,7 @@ from undrift.results.strictjson import dumps_exactly, loads
 from undrift.states.manifest import Segment
 from undrift.states.store import SegmentStore
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2
 STATES = "states"  # the folder of the clients' states
 _NAME = re.compile(r"round-(\d{8})")
@@ -57,6 +57,8 @@ class Snapshot:
     record: Record | None  # of that round: a kill may come before the caller has seen it
     settings: dict[str, str]  # what must be the same when the run goes on
     execution: ExecutionRecord | None = None
+    best: BestModel | None = None  # so far, where a run stops early
+    sizes: dict[str, list[float]] = field(default_factory=dict)  # of uploads, `UsualSizes`
 
 
 def settings_of(
@@ -66,7 +68,7 @@ def settings_of(
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (clients.inputs, clients.targets):
         digest.update(raw_bytes(tensor))
-    digest.update(clients.index.tobytes() + clients.sizes.tobytes())
+    digest.update(clients.index.tobytes() + clients.held.tobytes())
     fixed = hashlib.blake2b(repr(task.model).encode(), digest_size=16)
     for name, tensor in (*task.model.named_parameters(), *task.model.named_buffers()):
         if name not in task.layout.names:  # what is trained comes from the checkpoint
@@ -88,6 +90,9 @@ def settings_of(
         "clip": repr(task.clip),
         "seed": repr(planner.seed),
     }
+    if clients.rank_census is not None:
+        holders = clients.rank_census.ranks.tobytes()
+        settings["clients of each rank"] = hashlib.blake2b(holders, digest_size=16).hexdigest()
     return without_addresses(settings)
 
 
@@ -201,6 +206,8 @@ def _path(folder: Path, round: int) -> Path:
 def _flatten(snapshot: Snapshot) -> dict[str, Tensor]:
     named = {"x0": snapshot.x0}
     named |= {f"server/{k}": v for k, v in tree.named_leaves(snapshot.server).items()}
+    if snapshot.best is not None:
+        named["best"] = snapshot.best.x
     # Clones, because safetensors refuses tensors that share memory, as equal states may.
     return {name: leaf.detach().cpu().clone().contiguous() for name, leaf in named.items()}
 
@@ -213,6 +220,8 @@ def _manifest(snapshot: Snapshot, payload: bytes, states: int | None) -> bytes:
         "record": snapshot.record and snapshot.record.to_dict(),
         "settings": snapshot.settings,
         "execution": snapshot.execution and snapshot.execution.to_dict(),
+        "best": snapshot.best and snapshot.best.facts(),
+        "sizes": snapshot.sizes,
         "states": states,
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
@@ -272,7 +281,10 @@ def _restore(
     device: torch.device,
 ) -> Snapshot:
     named = {name: leaf.to(device) for name, leaf in tensors.items()}
-    x0 = named.pop("x0")
+    x0, best = named.pop("x0"), manifest["best"]
+    if best is not None:
+        best = BestModel(x=_leaf(named, "best", x0), **best)
+        del named["best"]
     server, client = templates(x0)
     expected = {f"server/{path}": like for path, like in tree.named_leaves(server).items()}
     if named.keys() != expected.keys():
@@ -290,4 +302,6 @@ def _restore(
         from_fields(record_type, manifest["record"]) if manifest["record"] else None,
         manifest["settings"],
         ExecutionRecord.from_dict(manifest["execution"] or {}),
+        best,
+        manifest["sizes"],
     )

@@ -1,0 +1,171 @@
+"""Run the tests of each mended defect on the code before its repair, where they must fail.
+
+    python -m benchmarks.faults [--only 3 5]
+
+The source before a repair and the tests that came with it are put together in a folder; the
+history of the repository is needed for that. Where such a test names something that the old code
+lacks, that is taken out of it; what was wrong with a test is mended. Printed is how each test ends
+there, with its error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+STORE, STOPPED = "tests/engine/checkpoint/test_store.py::", "tests/runs/test_stopped.py::"
+BAD = "tests/engine/execution/test_bad_clients.py::"
+UNTRUSTED, KERNELS = (
+    "tests/test_untrusted.py::",
+    "tests/gradients/test_kernel_runs.py::TestBuilder::",
+)
+WORKERS, ELASTIC = (f"tests/engine/processes/test_{name}.py::" for name in ("workers", "elastic"))
+
+
+class Edit(NamedTuple):
+    """Replaces something in a test that the old code lacks or that was wrong."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Fault(NamedTuple):
+    """Names a defect, the commits before and with its repair, and the tests of it."""
+
+    defect: str
+    before: str
+    repair: str
+    tests: tuple[str, ...]
+    edits: tuple[Edit, ...] = ()
+
+
+SLOW = (
+    Edit("tests/jobs/slow.py", "import due, store", "import store"),
+    Edit("tests/jobs/slow.py", "    due.SECONDS, due.SHARE = between_saves, 1e9\n", ""),
+)
+OWN, BOMBS, MEASURED = "tests/cli/test_own.py", "tests/data/test_bombs.py", STORE.rstrip(":")
+
+
+FAULTS = {
+    1: Fault("a report ran code that the folder names", "c231c4e^", "c231c4e",
+             (f"{OWN}::test_reading_a_folder_runs_no_code",),
+             (Edit(OWN, '"--trust", ', ""),
+              Edit(OWN, '[model]\nname = "{folder}/evil.py:Net"\n', ""),
+              Edit(OWN, "from undrift.usercode import load", "from undrift import errors as load")),
+             ),
+    2: Fault("every save rewrote all client states", "a3d30eb^", "a3d30eb",
+             (f"{STORE}test_a_save_writes_the_states_that_have_changed",),
+             (Edit(MEASURED, "from undrift.engine.checkpoint import client_states\n", ""),
+              Edit(MEASURED, '(tmp_path / "states").iterdir()', 'tmp_path.rglob("*")'),
+              Edit(MEASURED, "{path.name for", "{path for"),
+              Edit(MEASURED, "path.name not in before", "path not in before and path.is_file()"),
+              Edit(MEASURED, ' for path in new if path.name.startswith("segment")',
+                   ' for path in new'))),
+    3: Fault("`--resume` began at round 1 and emptied the records", "a3a8e80^", "f459741",
+             (f"{STOPPED}test_a_signal_saves_and_a_resume_goes_on",
+              f"{STOPPED}test_after_a_kill_every_record_is_kept",
+              f"{STOPPED}test_records_without_a_checkpoint_are_moved_aside"), SLOW),
+    4: Fault("one bad client ended or poisoned a run", "739e19f^", "739e19f",
+             (f"{BAD}TestStop::test_the_culprit_is_named_in_its_round",),
+             (Edit(BAD.rstrip(":"), "from undrift.aggregation.attacks import Attack", ""),
+              Edit(BAD.rstrip(":"), "class Broken(Attack)", "class Broken"),
+              Edit(BAD.rstrip(":"), "int(Broken().attackers(CLIENTS, 0)[0])", "0"))),
+    5: Fault("folders such as `round-best` made new checkpoints be deleted", "face036^", "face036",
+             (f"{STORE}test_folders_of_other_names_are_left_alone_and_hide_no_checkpoint",)),
+    6: Fault("small files unpacked to gigabytes", "739e19f^", "739e19f",
+             tuple(f"{BOMBS}::test_a_bomb_is_refused_in_little_memory[{name}]"
+                   for name in ("LIBSVM-bz2", "LIBSVM-gz", "zip", "TOML-key")),
+             (Edit(BOMBS, ", match=bomb.message", ""),  # The memory is to decide.
+              Edit(BOMBS, "40 << 20", "400 << 20"))),
+    7: Fault("a kernel that others could write was loaded", "739e19f^", "739e19f",
+             (f"{KERNELS}test_a_library_that_others_may_have_written_is_not_loaded",),
+             (Edit(KERNELS.partition("::")[0],  # A library that is loaded once stays.
+                   "    builder.library(self.SOURCE)\n        (kept,), (seal,) = self.folder.glob("
+                   '"*.so"), self.folder.glob("*.json")\n        source',
+                   "    load, builder._load = builder._load, lambda path: None\n"
+                   "        builder.library(self.SOURCE)\n        builder._load = load\n"
+                   '        (kept,), (seal,) = self.folder.glob("*.so"), '
+                   'self.folder.glob("*.json")\n        source'),)),
+    8: Fault("the store of local processes listened on all interfaces", "7be6fcb^", "7be6fcb",
+             (f"{ELASTIC}test_sigterm_saves_the_same_round_of_all_processes_and_a_resume_goes_on",)),
+    9: Fault("a short timeout failed at the start on a busy machine", "7be6fcb^", "7be6fcb",
+             (f"{WORKERS}test_a_slow_start_is_not_taken_for_a_hung_process_and_only_the_loopback_listens",)),
+    10: Fault("SIGTERM saved nothing", "a3a8e80^", "f459741",
+              (f"{STOPPED}test_a_signal_saves_and_a_resume_goes_on",), SLOW),
+    11: Fault("a flipped byte of cached data went unnoticed", "739e19f^", "739e19f",
+              ("tests/data/test_datasets.py::test_a_flipped_byte_of_the_cache_is_noticed",)),
+    12: Fault("two runs wrote into one folder", "a3a8e80^", "f459741",
+              (f"{STOPPED}test_a_second_signal_ends_at_once_and_a_second_run_is_refused",), SLOW),
+    13: Fault("hostile files raised errors of any type", "739e19f^", "739e19f",
+              (f"{UNTRUSTED}test_an_experiment_that_is_hostile_is_one_sentence",
+               f"{UNTRUSTED}test_hostile_schedules_are_one_short_sentence",
+               f"{UNTRUSTED}test_a_partition_that_makes_no_sense_is_none"),
+              (Edit(UNTRUSTED.rstrip(":"), "from undrift.untrusted import LONGEST_TOML, "
+                    "MOST_KEY_PARTS, parse_json, parse_toml, read_json",
+                    "LONGEST_TOML = MOST_KEY_PARTS = 1000"),)),
+    14: Fault("a run with kernels went on without them and said nothing", "7be6fcb^", "7be6fcb",
+              (f"{STORE}test_a_run_with_kernels_that_goes_on_without_them_says_so",),
+              (Edit(MEASURED, "ud.ExecutionOptions(force_resume=True)", "None"),)),
+    15: Fault("a kill while an old checkpoint was deleted left a warning of damage", "face036^",
+              "face036",
+              (f"{STORE}test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_damaged_one",)),
+}  # fmt: skip
+
+
+def unpack(commit: str, folder: Path, *paths: str) -> None:
+    """Put the files of a commit into a folder."""
+    archive = subprocess.run(
+        ["git", "archive", commit, *paths], cwd=ROOT, check=True, stdout=subprocess.PIPE
+    )
+    subprocess.run(["tar", "-x"], cwd=folder, check=True, input=archive.stdout)
+
+
+def outcomes(fault: Fault) -> list[str]:
+    """Return a line for each case of the tests on the code before, "FAILED ..." or "PASSED ..."."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        unpack(fault.before, folder, "src", "tests", "pyproject.toml")
+        files = {test.partition("::")[0] for test in fault.tests}
+        helpers = ("tests/conftest.py", "tests/jobs", "tests/support/system.py", "benchmarks")
+        unpack(fault.repair, folder, *sorted(files), *helpers)
+        for edit in fault.edits:
+            text = (folder / edit.file).read_text()
+            if edit.old not in text:
+                raise ValueError(f"{edit.file} needs {edit.old!r} to be taken out, got none.")
+            (folder / edit.file).write_text(text.replace(edit.old, edit.new))
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfEp"]
+        command += ["-m", "long or not long", "--tb=no", *fault.tests]
+        environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}", "COLUMNS": "300"}
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+        )
+    lines = re.findall(r"^(?:FAILED|PASSED|ERROR) .*$", done.stdout, re.MULTILINE)
+    return lines or [f"ERROR {line}" for line in done.stdout.splitlines()[-3:]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", nargs="*", type=int)
+    options = parser.parse_args()
+    held = []
+    for number in options.only or FAULTS:
+        fault = FAULTS[number]
+        print(f"{number}. {fault.defect}", flush=True)
+        lines = outcomes(fault)
+        print(*(f"   {line}" for line in lines), sep="\n", flush=True)
+        failed = [line for line in lines if line.startswith("FAILED")]
+        held += [test for test in fault.tests if not any(test in line for line in failed)]
+    if held:
+        sys.exit(f"These tests pass, or cannot run, on the code before: {', '.join(held)}.")
+
+
+if __name__ == "__main__":
+    main()
