@@ -219,6 +219,40 @@ def test_the_package_s_own_results_are_shown_where_the_user_has_none(shipped: Pa
     assert find_results(entry) == stored
 
 
+def test_own_results_are_shown_first_and_say_so(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = catalogue.find("fedacg/table9")
+    (shipped.parent / "results").mkdir()
+    tuned = shipped.parent / "results" / "table9.small.tuned.json"
+    run_paper(entry, "small", out=Path("elsewhere"), tune=True).write(tuned)
+    run_paper(entry, "small")
+    code, out, _ = undrift(capsys, monkeypatch, "papers", "show", "fedacg/table9")
+    assert code == 0
+    said = " ".join(out.split())
+    first = "Results: first yours, at the printed step size; then the package's, at its tuned step"
+    assert first in said
+    own, package = said.index("Ours (runs/papers"), said.index("Ours (the package)")
+    assert own < package
+
+
+def test_a_folder_of_data_sets_can_be_named(
+    shipped: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UNDRIFT_DATA", "elsewhere")  # which is put back after the test
+    code, _, err = undrift(capsys, monkeypatch, "papers", "list", "--data-dir", "nowhere")
+    assert code == 2
+    assert "--data-dir needs a folder of data sets, got 'nowhere'" in " ".join(err.split())
+    for command in (["list"], ["run", "fedacg/table9", "--scale", "glance", "--quiet"]):
+        code, _, err = undrift(capsys, monkeypatch, "papers", *command, "--data-dir", str(tmp_path))
+        assert code == 0, err
+        assert os.environ["UNDRIFT_DATA"] == str(tmp_path)
+        monkeypatch.setenv("UNDRIFT_DATA", "elsewhere")
+
+
 def test_list_and_show_as_json(
     shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def test_an_estimated_bound_says_so() -> None:
             lambda: netfleet.bound(
                 Constants(1.0), lr=1e-5, steps=2, rounds=9, nodes=4, eigenvalue=0.5
             ),
-            "netfleet.bound needs the gap F.x0. - F., got 'none'; give Constants.gap=....",
+            "netfleet.bound needs the gap F.x0. - F., got none; give Constants.gap=....",
         ),
         (
             lambda: netfleet.conditions(Constants(1.0), lr=0.1, steps=1, nodes=1, eigenvalue=0.0),

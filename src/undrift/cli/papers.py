@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from undrift.check import require
+from undrift.cli.foreign import Command, CommandGroup
 from undrift.cli.options import JobsOption, JsonOption, QuietOption
 from undrift.cli.shared import signals_as_codes
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from undrift.papers.catalogue import PaperEntry
 
 papers_app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Run the documents' tables and figures. Example: undrift papers run fedacg/table4 --scale "
     "small",
@@ -30,9 +34,15 @@ ResultsOption = Annotated[
 ]
 
 
-@papers_app.command("list")
+PaperDataOption = Annotated[
+    Path | None, typer.Option(help="Folder of data sets, in place of $UNDRIFT_DATA.")
+]
+
+
+@papers_app.command("list", cls=Command)
 def list_papers(
     document: Annotated[str | None, typer.Argument(help="Of one document only.")] = None,
+    data_dir: PaperDataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List every table and figure: what it is, how long it takes, what it needs."""
@@ -40,6 +50,7 @@ def list_papers(
     from undrift.papers import catalogue, listing
     from undrift.report.terminal import wide_console
 
+    _look_into(data_dir)
     if document is not None:
         require_choice("papers list", "the document", document, catalogue.DOCUMENTS)
     found = [e for e in catalogue.entries() if document in (None, e.document)]
@@ -50,7 +61,7 @@ def list_papers(
         listing.print_list(papers, wide_console())
 
 
-@papers_app.command("run")
+@papers_app.command("run", cls=Command)
 def run_papers(
     name: NameArgument,
     scale: ScaleOption = "small",
@@ -61,6 +72,7 @@ def run_papers(
         list[str] | None,
         typer.Option(help="Run this panel alone; may be repeated. Others keep their results."),
     ] = None,
+    data_dir: PaperDataOption = None,
     jobs: JobsOption = None,
     out: ResultsOption = None,
     force: Annotated[
@@ -83,6 +95,7 @@ def run_papers(
     from undrift.report.terminal import say
 
     entry = catalogue.find(name)
+    _look_into(data_dir)
 
     def announce(run: PanelRun, number: int, count: int) -> None:
         if not quiet:
@@ -106,7 +119,7 @@ def run_papers(
     _show(entry, scale, out, as_json=as_json)
 
 
-@papers_app.command("show")
+@papers_app.command("show", cls=Command)
 def show_paper(
     name: NameArgument,
     scale: Annotated[
@@ -118,14 +131,15 @@ def show_paper(
 ) -> None:
     """Show the document's numbers and ours side by side, and which of its claims came out.
 
-    Results are those of `undrift papers run` below the current folder, or else the package's own.
+    Results are those of `undrift papers run` below the current folder, or else the package's, those
+    at the printed and at the tuned step sizes each; yours come first.
     """
     from undrift.papers import catalogue
 
     _show(catalogue.find(name), scale, out, as_json=as_json)
 
 
-@papers_app.command("pages")
+@papers_app.command("pages", cls=Command)
 def write_pages(
     out: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs/papers"),
     readme: Annotated[
@@ -141,6 +155,14 @@ def write_pages(
 
     for path in pages.write_pages(out, readme):
         say(f"wrote {path}")
+
+
+def _look_into(data_dir: Path | None) -> None:
+    """Set the folder of data sets, for this process and for those that it starts."""
+    if data_dir is None:
+        return
+    require(data_dir.is_dir(), "--data-dir", "a folder of data sets", str(data_dir))
+    os.environ["UNDRIFT_DATA"] = str(data_dir.absolute())
 
 
 def _show(entry: PaperEntry, scale: str | None, out: Path | None, *, as_json: bool) -> None:

@@ -25,6 +25,7 @@ from undrift.papers.store import (
 from undrift.papers.verdicts import NOT_RUN
 
 TUNED, PRINTED = "at its tuned step size", "at the printed step size"
+PACKAGE = "the package"  # where results come from that are not the user's
 LASTING = ("full", "small")  # scales whose results the package keeps
 
 
@@ -42,6 +43,11 @@ class Side:
     def all_rows(self) -> list[ComparedCell]:
         """Return the document's numbers and then those that it makes claims about alone."""
         return [*self.rows, *self.claimed]
+
+    @property
+    def own(self) -> bool:
+        """Return whether these are the user's results, not the package's."""
+        return self.stored is not None and self.stored.source not in ("", PACKAGE)
 
     @property
     def name(self) -> str:
@@ -129,4 +135,4 @@ def find_results(
 
 
 def _source(path: Path, own: Path) -> str:
-    return str(path) if path == own else "the package"
+    return str(path) if path == own else PACKAGE

@@ -73,6 +73,12 @@ def print_list(papers: Sequence[dict[str, Any]], console: Console) -> None:
         "small, see undrift papers show NAME.",
         style="dim",
     )
+    if any(paper["missing"] for paper in papers):
+        console.print(
+            "What is not here may lie elsewhere: --data-dir FOLDER, or $UNDRIFT_DATA, names the "
+            "folder of your data sets; undrift data list says what is found.",
+            style="dim",
+        )
 
 
 def _list_row(paper: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ same text.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def page(document: str, items: Sequence[Item]) -> str:
         f"# {DOCUMENTS[document]}: the document's results and ours",
         f"{MADE} [How results are read and claims are judged](../papers.md#document-and-ours).",
         overview,
-        *(_section(item) for item in items),
+        *(_section(item, _title(item, items)) for item in items),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -122,10 +123,21 @@ def _not_run(item: Item) -> str:
     return f"{NOT_RUN} (about {needed} a seed at the scale {scale})"
 
 
-def _section(item: Item) -> str:
+def _title(item: Item, items: Sequence[Item]) -> str:
+    """Return the heading of an item; parts of one table or figure also say which part they are."""
+    paper = item.entry.paper
+    named = [each.entry.paper.what for each in items if each.entry.paper.item == paper.item]
+    if len(named) == 1:
+        return paper.item
+    shared = set.intersection(*(set(what.split(", ")) for what in named))
+    own = ", ".join(part for part in paper.what.split(", ") if part not in shared)
+    return f"{paper.item}: {re.split('[:(]', own)[0].strip()}"
+
+
+def _section(item: Item, title: str) -> str:
     paper, entry = item.entry.paper, item.entry
     parts = [
-        f'<a id="{entry.path.stem}"></a>\n\n## {paper.item}',
+        f'<a id="{entry.path.stem}"></a>\n\n## {title}',
         f"{paper.what}. Printed in: {paper.printed}.",
     ]
     parts += [_outdated(entry, path) for path in item.outdated]
@@ -159,23 +171,34 @@ def _setting(item: Item, stored: StoredPaper) -> str:
         f"undrift papers run {item.entry.name} --scale {stored.scale}{tune} --seeds {seeds}"
     )
     facts = f"undrift {stored.undrift}, {stored.machine}, {hours_text(stored.seconds / 3600)}"
-    lines = " ".join(setting_lines(item.entry.paper, stored))
-    said = " ".join(stored.sentences)
-    return f"**{name}.** {lines}{' ' * bool(said)}{said} `{command}` ({facts} of computing)."
+    lines = [*setting_lines(item.entry.paper, stored), *stored.sentences]
+    made = f"`{command}` ({facts} of computing)."
+    return f"**{name}.**\n\n" + "\n".join(f"- {line}" for line in [*lines, made])
 
 
 def headlines(items: Sequence[Item], folder: Path, readme: Path) -> str:
-    """Return the README's table of headline claims."""
+    """Return the README's table of headline claims, and the names of those that were not run."""
     place = folder.resolve().relative_to(readme.resolve().parent).as_posix()
-    rows = []
+    rows, waiting = [], []
     for item in items:
+        who = f"{DOCUMENTS[item.entry.document]}, {item.entry.paper.item}"
+        link = f"[{who}]({place}/{item.entry.document}.md#{item.entry.path.stem})"
         for position, claim in enumerate(item.entry.paper.claims):
-            if claim.headline:
-                each = leading(item.sides, position)
-                who = f"{DOCUMENTS[item.entry.document]}, {item.entry.paper.item}"
-                link = f"[{who}]({place}/{item.entry.document}.md#{item.entry.path.stem})"
+            if not claim.headline:
+                continue
+            each = leading(item.sides, position)
+            if each.verdict == NOT_RUN:
+                waiting.append(link)
+            else:
                 rows.append([link, claim.text, f"**{each.text}**", each.reason])
-    return table(("where", "claim", "ours", "by (95 % interval)"), rows)
+    parts = [table(("where", "claim", "ours", "by (95 % interval)"), rows)] if rows else []
+    if waiting:
+        counts = [f"{link} ({n})" if n > 1 else link for link, n in Counter(waiting).items()]
+        total = len(rows) + len(waiting)
+        parts.append(
+            f"Not run yet, {len(waiting)} of {total} headline claims: {'; '.join(counts)}."
+        )
+    return "\n\n".join(parts)
 
 
 def with_headlines(text: str, lines: str) -> str:

@@ -32,11 +32,18 @@ COLOURS = {SHOWN: "green", CONTRADICTED: "red", NOT_RUN: "dim"}  # by how a verd
 
 
 def print_paper(paper: Paper, sides: Sequence[Side], console: Console) -> None:
-    """Print a paper: how it was run, numbers side by side, claims, readings."""
+    """Print a paper: how it was run, numbers side by side, claims, readings.
+
+    The user's own results come before the package's.
+    """
+    sides = sorted(sides, key=lambda side: not side.own)
     console.print(Text(f"{paper.item}: {paper.what}", style="bold"))
     console.print(f"Printed in: {paper.printed}", highlight=False, markup=False)
     if paper.kind != "experiment":
         console.print(paper.why, highlight=False, markup=False)
+    if len({side.own for side in sides}) > 1:
+        whose = (f"{'yours' if side.own else _others(side)}, {side.name}" for side in sides)
+        console.print(f"Results: first {'; then '.join(whose)}.", highlight=False, markup=False)
     for side in sides:
         _print_side(paper, side, console, named=len(sides) > 1)
     if paper.claims:
@@ -50,6 +57,10 @@ def print_paper(paper: Paper, sides: Sequence[Side], console: Console) -> None:
     if paper.readings.strip():
         console.print(Text("Readings", style="bold"))
         console.print(paper.readings.strip(), highlight=False, markup=False)
+
+
+def _others(side: Side) -> str:
+    return "none" if side.stored is None else "the package's"
 
 
 def _print_side(paper: Paper, side: Side, console: Console, *, named: bool) -> None:
@@ -100,7 +111,11 @@ def _claims_table(paper: Paper, sides: Sequence[Side]) -> Table:
         table.add_column(head)
     for side in sides:
         scale = "" if side.stored is None else f" ({side.stored.scale})"
-        table.add_column(f"ours {side.name}{scale}" if len(sides) > 1 else f"ours{scale}")
+        table.add_column(
+            f"{'yours' if side.own else 'ours'} {side.name}{scale}"
+            if len(sides) > 1
+            else f"ours{scale}"
+        )
         table.add_column("by (95 % interval)")
     for position, claim in enumerate(paper.claims):
         found = [side.judged[position] for side in sides]
