@@ -1,0 +1,122 @@
+"""What is released: one version, a complete sdist, a wheel that runs where nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+import yaml
+
+import undrift
+from tests.support.system import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+
+
+def test_there_is_one_version() -> None:
+    versions = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == undrift.__version__ == CITATION["version"]
+    assert "version" in PROJECT["dynamic"]  # which hatch reads from `__version__`
+
+
+def test_classifiers_say_what_is_tested() -> None:
+    named = {each.rsplit(" ", 1)[1] for each in PROJECT["classifiers"] if "Python :: 3." in each}
+    assert named == set(WORKFLOW["jobs"]["test"]["strategy"]["matrix"]["python"])
+
+
+def test_the_documents_are_cited() -> None:
+    titles = " ".join(each["title"] for each in CITATION["references"])
+    for words in ("FedSpeed", "Accelerated Client Gradient", "Gradient-wise", "NET-FLEET"):
+        assert words in titles
+    assert all(each["authors"] and each["year"] for each in CITATION["references"])
+
+
+def test_public_ci_calls_targets_of_the_makefile() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    steps = [each["run"] for each in WORKFLOW["jobs"]["test"]["steps"] if "run" in each]
+    called = [word for step in steps for word in step.removeprefix("make ").split()]
+    assert set(called) <= set(targets)
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert all(re.search(rf"^make .*\b{target}\b", ci, re.MULTILINE) for target in called)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the sdist and a wheel that was built from it."""
+    pytest.importorskip("build", reason="needs the extra `release`")
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.long
+def test_the_sdist_has_every_file_of_the_checkout(built: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        held = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert set(listed) - held == set()
+
+
+@pytest.mark.long
+def test_the_index_page_has_no_link_that_leads_nowhere(built: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    (path,) = built.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        (name,) = [each for each in wheel.namelist() if each.endswith("/METADATA")]
+        page = message_from_string(wheel.read(name).decode()).get_payload()
+    assert len(str(page)) > 1000
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", str(page)) == []
+
+
+@pytest.mark.long
+def test_the_wheel_runs_in_an_environment_of_its_own(built: Path, tmp_path: Path) -> None:
+    """What it depends on is that of these tests; the package itself is nowhere but in the wheel."""
+    home = tmp_path / "fresh"
+    venv.create(home, with_pip=True)
+    (path,) = built.glob("*.whl")
+    python = home / "bin" / "python"
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    pip = [python, "-m", "pip", "install", "--no-deps", "--quiet", "--no-index", path]
+    subprocess.run(pip, check=True, env=clean, cwd=tmp_path)
+    borrowed = sysconfig.get_paths()["purelib"]
+    code = "import sys; print(next(p for p in sys.path if p.endswith('site-packages')))"
+    own = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True, env=clean
+    )
+    # The path comes after the environment's own, and .pth files behind it are not read.
+    Path(own.stdout.strip(), "borrowed.pth").write_text(
+        f"import sys; sys.path.append({borrowed!r})\n"
+    )
+    run = [home / "bin" / "undrift", "run", "fedspeed", "--rounds", "2", "--json", "--quiet"]
+    done = subprocess.run(run, capture_output=True, text=True, env=clean, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])
+    where = [python, "-c", "import undrift; print(undrift.__file__, undrift.__version__)"]
+    shown = subprocess.run(
+        where, capture_output=True, text=True, check=True, env=clean, cwd=tmp_path
+    )
+    assert shown.stdout.startswith(str(home))
+    assert shown.stdout.split()[-1] == undrift.__version__
