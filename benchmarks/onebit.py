@@ -28,6 +28,7 @@ from undrift.comm.routes import Ring
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import Loopback
 from undrift.engine.collectives.traffic import Traffic
+from undrift.engine.world import RankBlocks
 
 
 class Seconds(NamedTuple):
@@ -91,7 +92,13 @@ def main() -> None:
             sent[name] = Traffic(workers)
             own = {worker: [vector] for worker, vector in enumerate(vectors)}
             all_reduce(
-                Loopback(), own, how, Ring(), [generator], workers=workers, traffic=sent[name]
+                Loopback(),
+                own,
+                how,
+                Ring(),
+                [generator],
+                blocks=RankBlocks(workers, 1),
+                traffic=sent[name],
             )
 
         return run

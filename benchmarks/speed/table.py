@@ -1,9 +1,10 @@
-"""The README's table of speeds, made from the newest results.
+"""The tables of speeds in the README and on the page about speed, made from the newest results.
 
-    python -m benchmarks.speed.table [RESULTS.json] [--readme README.md] [--check]
+    python -m benchmarks.speed.table [RESULTS.json] [--readme FILE] [--page FILE] [--check]
 
-It stands between two comments, <!-- speed:begin --> and <!-- speed:end -->. With --check nothing is
-written, and the exit code says whether the table is up to date.
+The README has undrift beside the best of each peer; the page has every set-up, first rounds and
+memory. Both tables stand between two comments, <!-- speed:begin --> and <!-- speed:end -->. With
+--check nothing is written, and the exit code says whether both tables are up to date.
 """
 
 from __future__ import annotations
@@ -27,19 +28,38 @@ NAMES = {
     "fedjax": "FedJAX",
     "deepcopy": "deepcopy and DataLoader",
 }
+MORE = "[Every set-up, first rounds, memory](docs/performance.md#against-other-libraries)."
 COMMAND = "python -m benchmarks.speed.table"
+Extra = tuple[str, str, str, float, str]  # head, workload, figure, unit and its sign
 DISTRIBUTIONS = {"pfl": "pfl", "flower": "flwr", "fedlab": "fedlab", "fedjax": "fedjax"}
 
 
-def markdown(found: Mapping[str, Any]) -> str:
-    """Return a row for undrift's set-ups and one for each peer's best set-up on each workload."""
+def brief(found: Mapping[str, Any]) -> str:
+    """Return a row for undrift and one for each peer's best set-up, with seconds alone."""
     held = [name for name in FEDERATED if name in found["workloads"]]
-    rows = _rows(found, held)
-    extras = []
+    rows = {
+        label: who_on
+        for label, who_on in _rows(found, held).items()
+        if not label.startswith("undrift, ")
+    }
+    return "\n".join([*_table(found, held, rows, []), "", f"{_measured(found)} {MORE}"])
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """Return a row for each of undrift's set-ups and one for each peer's best set-up."""
+    held = [name for name in FEDERATED if name in found["workloads"]]
+    extras: list[Extra] = []
     if "W1" in held:
         extras.append(("first round, W1", "W1", "first_round_seconds", 1.0, " s"))
     if "W2" in held:
         extras.append(("peak memory, W2", "W2", "peak_bytes", 1e9, " GB"))
+    return "\n".join([*_table(found, held, _rows(found, held), extras), "", _notes(found)])
+
+
+def _table(
+    found: Mapping[str, Any], held: list[str], rows: dict[str, dict[str, str]], extras: list[Extra]
+) -> list[str]:
+    """Return the lines of a table: seconds on each workload, and more figures of some."""
     heads = [f"{name}, {found['workloads'][name]['title']}" for name in held]
     heads += [head for head, *_ in extras]
     lines = [f"| seconds a round | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
@@ -51,7 +71,7 @@ def markdown(found: Mapping[str, Any]) -> str:
             _cell(found["workloads"][name], who_on.get(name), *how) for _, name, *how in extras
         ]
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *_notes(found)])
+    return lines
 
 
 def _rows(found: Mapping[str, Any], held: list[str]) -> dict[str, dict[str, str]]:
@@ -87,14 +107,22 @@ def _cell(held: Mapping[str, Any], who: str | None, what: str, unit: float, suff
     return shown if who == REFERENCE or ratio is None else f"{shown} ({number(ratio)}x)"
 
 
-def _notes(found: Mapping[str, Any]) -> list[str]:
+def _measured(found: Mapping[str, Any]) -> str:
     machine, versions = found["machine"], found["versions"]["undrift"]
-    lines = [
+    text = (
         f"Measured {found['date'][:10]} on {machine['cores']} cores ({machine['cpu']}), torch "
         f"{versions['torch']}, medians of {found['rounds']} interleaved turns. In brackets the "
         "median ratio to undrift in the same turn, above 1 where undrift is better. Each peer in "
         "its best set-up on that workload."
-    ]
+    )
+    scores = [one for held in found["workloads"].values() for one in held["scores"].values()]
+    if any(score["disturbed"] for score in scores):
+        text += " \\* Disturbed: other processes took more than 10 % of a core."
+    return text
+
+
+def _notes(found: Mapping[str, Any]) -> str:
+    lines = [_measured(found)]
     for name, text in (
         ("W1run", "A whole short run with an empty cache (W1run)"),
         ("G1", "Gossip (G1)"),
@@ -112,10 +140,7 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
             if other in held["summary"]:
                 said += f", {words} {_cell(held, other, 'seconds', 1.0, ' s')}"
         lines.append(f"{said}.")
-    scores = [one for held in found["workloads"].values() for one in held["scores"].values()]
-    if any(score["disturbed"] for score in scores):
-        lines.append("\\* Disturbed: other processes took more than 10 % of a core.")
-    return ["<br>\n".join(lines)]
+    return "<br>\n".join(lines)
 
 
 def replaced(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
@@ -130,24 +155,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", nargs="*", type=Path, help="those of the newest day by default")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
-    parser.add_argument("--check", action="store_true", help="only say whether it is up to date")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "performance.md")
+    parser.add_argument("--check", action="store_true", help="only say whether both are up to date")
     options = parser.parse_args(arguments)
     paths = options.results or results.newest()
     if not paths:
         print(f"There are no results in {results.RESULTS}; run python -m benchmarks.speed.")
         return 1
-    text = options.readme.read_text()
+    found = results.joined([json.loads(path.read_text()) for path in paths])
+    tables = {options.readme: brief(found), options.page: markdown(found)}
     try:
-        new = replaced(text, markdown(results.joined([json.loads(p.read_text()) for p in paths])))
+        new = {path: replaced(path.read_text(), made) for path, made in tables.items()}
     except ValueError as error:
         print(error)
         return 1
-    if options.check:
-        if new != text:
-            print(f"{options.readme} is not made from {paths[-1]}; run {COMMAND}.")
-        return int(new != text)
-    options.readme.write_text(new)
-    return 0
+    stale = [path for path, text in new.items() if path.read_text() != text]
+    for path in stale:
+        if options.check:
+            print(f"{path} is not made from {paths[-1]}; run {COMMAND}.")
+        else:
+            path.write_text(new[path])
+    return int(options.check and bool(stale))
 
 
 if __name__ == "__main__":

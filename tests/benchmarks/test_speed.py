@@ -416,7 +416,25 @@ def test_a_peer_stands_for_its_best_set_up() -> None:
     assert best == {"pfl": "pfl-processes", "flower": "flower"}
 
 
-def test_the_readme_gets_a_row_for_each_peer() -> None:
+def test_the_readme_gets_seconds_of_undrift_and_each_peer() -> None:
+    lines = table.brief(found()).splitlines()
+    assert lines[0] == "| seconds a round | W1, small CNN |"
+    assert lines[2:5] == [
+        "| undrift | 2 |",
+        "| pfl-research 0.6.0 | 2\\* (2x) |",
+        "| Flower 1.41.0 | 20 (10x) |",
+    ]
+    assert "Disturbed" in lines[-1]
+    assert lines[-1].endswith(table.MORE)
+    with_torch = found()
+    scores = with_torch["workloads"]["W1"]["scores"]
+    scores["undrift-torch"] = scores["undrift"]
+    with_torch["workloads"]["W1"]["summary"] = results.summary(scores)
+    assert "kernels=False" in table.markdown(with_torch)
+    assert "kernels=False" not in table.brief(with_torch)
+
+
+def test_the_page_gets_a_row_for_each_peer() -> None:
     lines = table.markdown(found()).splitlines()
     assert lines[0] == "| seconds a round | W1, small CNN | first round, W1 |"
     assert lines[2:5] == [
@@ -432,10 +450,12 @@ def test_the_readme_gets_a_row_for_each_peer() -> None:
 def test_the_table_is_put_between_its_marks_and_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    readme, made = tmp_path / "README.md", tmp_path / "speed-2026-01-31T1430.json"
+    readme, page = tmp_path / "README.md", tmp_path / "page.md"
+    made = tmp_path / "speed-2026-01-31T1430.json"
     made.write_text(json.dumps(found()))
-    readme.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-    arguments = [str(made), "--readme", str(readme)]
+    for path in (readme, page):
+        path.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    arguments = [str(made), "--readme", str(readme), "--page", str(page)]
     assert table.main([*arguments, "--check"]) == 1
     assert "is not made from" in capsys.readouterr().out
     assert "old" in readme.read_text()
@@ -443,8 +463,12 @@ def test_the_table_is_put_between_its_marks_and_checked(
     text = readme.read_text()
     assert text.startswith(f"before\n{table.BEGIN}\n| seconds a round |")
     assert text.endswith(f"{table.END}\nafter\n")
-    assert "old" not in text
+    assert "old" not in text + page.read_text()
+    assert "first round" in page.read_text()
+    assert "first round, W1" not in text
     assert table.main([*arguments, "--check"]) == 0
+    page.write_text(page.read_text().replace("Flower", "Flowers"))
+    assert table.main([*arguments, "--check"]) == 1
     readme.write_text("no marks\n")
     assert table.main(arguments) == 1
     assert readme.read_text() == "no marks\n"
@@ -470,7 +494,7 @@ def test_results_of_several_files_are_one() -> None:
     assert (whole["date"], whole["rounds"]) == ("new", "2 to 3")
 
 
-def test_the_readmes_table_is_the_newest_results() -> None:
+def test_both_tables_are_of_the_newest_results() -> None:
     assert table.main(["--check"]) == 0
 
 

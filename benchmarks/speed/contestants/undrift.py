@@ -24,6 +24,7 @@ from undrift.comm.routes import Ring
 from undrift.engine.collectives.allreduce import all_reduce
 from undrift.engine.collectives.inprocess import Loopback
 from undrift.engine.collectives.traffic import Traffic
+from undrift.engine.world import RankBlocks
 
 ENDLESS = 10**6  # rounds; as many as are asked for are played, and none is evaluated
 ENDLESS_OF_PEERS = 10**3  # each of which is planned in advance
@@ -137,7 +138,15 @@ def synchronise(line: Line, workload: Workload, variant: str) -> None:
 
     while line.next():
         traffic = Traffic(workers)
-        all_reduce(Loopback(), vectors, how, Ring(), [generator], workers=workers, traffic=traffic)
+        all_reduce(
+            Loopback(),
+            vectors,
+            how,
+            Ring(),
+            [generator],
+            blocks=RankBlocks(workers, 1),
+            traffic=traffic,
+        )
         turn += 1
         line.worked(*workload.amount())
 
