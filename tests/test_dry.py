@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,9 @@ def test_forms_hold_zeros(algorithm: Any) -> None:
 
 
 class Untouchable:
-    """Data that must not be looked at."""
+    """Data that must not be looked at; who has whose is asked, and every rank has all."""
+
+    clients = SimpleNamespace(rank_census=None)
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"data was touched: {name}")
@@ -113,6 +116,8 @@ def test_a_rank_without_a_client_adds_zeros_and_reads_no_data(algorithm: Any) ->
     weights = population_weights("size", Sizes.sizes)
     planner = Planner(Sizes(), weights, parse([[0]]), ud.Steps(2), 4, seed=0)
     world, x0 = SecondRank(), task.layout.gather(model)
+    if dry.packs(algorithm, x0):
+        pytest.skip("packed uploads travel as bytes, which processes/test_group.py counts")
     executor = FederatedExecutor(task, planner, Untouchable(), "loop", 1, world=world)
     meter = Meter(1)
     with torch.no_grad():

@@ -5,16 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.system import ROOT, SHARED
-from undrift.cli import main as cli
+from tests.support.system import ROOT
 from undrift.config.hyperparameters import METHODS
 
 
@@ -70,38 +67,6 @@ def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 20
     accuracy = names["record"].accuracy  # type: ignore[attr-defined]
     assert accuracy > 0.8
-
-
-COMMANDS = re.findall(
-    r"`undrift ((?:run|compare|data show) (?!runs/)[^`]+)`", (ROOT / "README.md").read_text()
-)
-
-
-@pytest.mark.parametrize("number", range(len(COMMANDS)))
-def test_the_readmes_commands_run(
-    number: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """For one round, on one seed."""
-    arguments = COMMANDS[number].split()
-    if ("--data" in arguments or arguments[0] == "data") and not SHARED.is_dir():
-        pytest.skip("the real data sets are not beside this checkout")
-    if arguments[0] != "data":
-        arguments += ["--rounds", "1", "--quiet"]
-    if arguments[0] == "compare":
-        arguments += ["--seeds", "1"]
-    monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
-    if "--processes" in arguments:  # which is an agent with signals of its own
-        command = [sys.executable, "-m", "undrift", *arguments, "--out", str(tmp_path / "out")]
-        subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
-        return
-    monkeypatch.setattr("sys.argv", ["undrift", *arguments, "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert not end.value.code, capsys.readouterr().err
-    assert any(path.suffix == ".png" for path in (tmp_path / "out").iterdir())
 
 
 def test_every_method_has_its_page() -> None:

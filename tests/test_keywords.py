@@ -29,6 +29,14 @@ def test_a_keyword_of_another_library(keyword: str, message: str) -> None:
         testing.start(ud.FedAvg(lr=0.1), **{keyword: 1})
 
 
+def test_a_keyword_that_is_missing_is_named_with_its_words() -> None:
+    clients = ud.Clients([(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))])
+    with pytest.raises(TypeError, match=r'simulate needs work, got none; .* work="epochs:5"'):
+        ud.simulate(ud.FedAvg(lr=0.1), nn.Linear(3, 2), clients, rounds=1)
+    with pytest.raises(TypeError, match="Clients needs one list with the data of each client"):
+        ud.Clients(torch.zeros(2, 3), torch.zeros(2))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -56,7 +64,7 @@ def test_the_shells_words_are_read_in_python() -> None:
     [
         ({"work": "epoch:2"}, "work needs.*the nearest is 'epochs'"),
         ({"work": 5}, r"say work=Steps\(5\)"),
-        ({"model": nn.Linear}, r"make an object of it: Linear\(\)"),
+        ({"model": nn.Linear}, r"make an object of it: Linear\(\.\.\.\)"),
         ({"model": "mlp"}, r"undrift.models.build\('mlp'"),
         ({"clients": [1]}, r"make them: undrift.Clients\(data_of_each_client"),
         ({"algorithm": ud.FedAvg}, r"make an object of it: FedAvg\(lr=0.1\)"),

@@ -44,7 +44,8 @@ ALLOWED = {
         "base aggregation comm data fleet tasks topology engine.base engine.execution"
     ),
     "engine.checkpoint": (
-        "base data gradients models results states engine.base engine.processes engine.settings"
+        "base aggregation data gradients models results states engine.base "
+        "engine.processes engine.settings"
     ),
     "engine.tuning": (
         "base comm data gradients optim tasks topology engine.base engine.collectives "
@@ -65,9 +66,13 @@ ALLOWED = {
         "engine.base engine.checkpoint engine.processes engine.settings engine.tuning"
     ),
     "papers": "base config data optim report results runs undrift",
+    "deployment": (
+        "base config data federation models results runs tasks engine.base engine.processes "
+        "engine.settings"
+    ),
     "cli": (
-        "base algorithms config data fleet models papers report results runs testing "
-        "engine.processes undrift"
+        "base algorithms config data deployment fleet models papers report results runs testing "
+        "engine.processes undrift outer topology"
     ),
     "ddp": "base comm engine.collectives engine.processes",
     "federation": (
@@ -75,14 +80,16 @@ ALLOWED = {
         "engine.execution engine.processes engine.settings engine.tuning"
     ),
     "outer": (
-        "base comm dry models optim topology engine engine.base engine.collectives engine.processes"
+        "base comm dry gradients models optim topology engine engine.base engine.collectives "
+        "engine.processes"
     ),
     "__main__": "cli",
     "undrift": "",
 }
-# Imports inside functions that would close a circle: a run draws itself with report's tools, and a
-# file that is written names the version of the package.
-EXCEPTIONS = {("engine", "report"), ("results", "undrift")}
+# Imports inside functions that would close a circle: a run draws itself with report's tools, a file
+# that is written names the version of the package, and a rank that declares its clients meets the
+# others.
+EXCEPTIONS = {("engine", "report"), ("results", "undrift"), ("data", "engine.processes")}
 
 MODULES = {
     ".".join(("undrift", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(

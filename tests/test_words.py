@@ -10,12 +10,12 @@ from tests.support.system import ROOT
 SOURCES = sorted((ROOT / "src" / "undrift").rglob("*.py"))
 VERBS = frozenset(
     """
-    Accept Add Append Apply Begin Build Call Check Choose Claim Close Collect Compare Compute
+    Accept Add Append Apply Ask Begin Build Call Check Choose Claim Close Collect Compare Compute
     Convert Copy Count Create Crop Cut Declare Decode Describe Divide Do Download Draw Drop End
-    Escape Evaluate Exit Fill Find Flush Give Group Grow Hear Join Keep Leave Let Link List
+    Escape Evaluate Exit Fill Find Flush Give Group Grow Hand Hear Join Keep Leave Let Link List
     Load Make Mark Merge Move Open Pass Plan Print Put Raise Read Reduce Refuse Remove
-    Replace Reset Resize Restore Return Run Save Say Seed Send Set Show Silence Sort Stand Start
-    Stop Sum Switch Take Tell Trace Train Try Tune Update Use Wait Write Yield
+    Replace Reset Resize Restore Return Run Save Say Seed Send Serve Set Show Silence Sort Stand
+    Start Stop Sum Supervise Switch Take Tell Trace Train Try Tune Update Use Wait Write Yield
     """.split()  # noqa: SIM905 -- a list would take a line for each
 )
 

@@ -138,6 +138,9 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
         StallWarning as StallWarning,
     )
     from undrift.errors import (
+        TaskWarning as TaskWarning,
+    )
+    from undrift.errors import (
         UndriftError as UndriftError,
     )
     from undrift.errors import (
@@ -199,6 +202,7 @@ if TYPE_CHECKING:  # what `_MODULES` says at run time, for type checkers and edi
     from undrift.runs.api import run as run
     from undrift.runs.comparing import compare as compare
     from undrift.runs.result import ExperimentResult as ExperimentResult
+    from undrift.runs.saved_model import SavedModel as SavedModel
     from undrift.tasks import Metric as Metric
 
 __version__ = "0.1.0"
@@ -222,7 +226,10 @@ _MODULES = {  # module: the names that are taken from it
     "engine.run": "Run",
     "engine.settings": "EvaluationOptions ExecutionOptions ExecutionRecord",
     "engine.simulate": "simulate",
-    "errors": "CheckpointError DataError DivergenceError StallWarning UndriftError WorkerError",
+    "errors": (
+        "CheckpointError DataError DivergenceError StallWarning TaskWarning UndriftError "
+        "WorkerError"
+    ),
     "models.layout": "group_norm",
     "outer": "Outer Seconds",
     "optim.rules": "SGD Adam AdamW Momentum",
@@ -232,6 +239,7 @@ _MODULES = {  # module: the names that are taken from it
     "runs.api": "run",
     "runs.comparing": "compare",
     "runs.result": "ExperimentResult",
+    "runs.saved_model": "SavedModel",
     "tasks": "Metric",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -282,6 +290,9 @@ def __dir__() -> list[str]:
 def _unknown(name: str) -> str:
     from difflib import get_close_matches
 
+    meant = {"train": "simulate", "fit": "simulate", "Simulation": "simulate"}.get(name)
+    if meant is not None:
+        return f"undrift has no {name!r}; {meant}(...) trains a model."
     lower = {known.lower(): known for known in _names()}
     near = get_close_matches(name.lower(), lower, n=1)
     return f"undrift has no {name!r}{f'; the nearest is {lower[near[0]]!r}' if near else ''}."

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
@@ -17,17 +18,32 @@ R = TypeVar("R")
 def require(condition: bool, who: str, expected: str, got: Any, remedy: str = "") -> None:
     """Raise `ValueError("<who> needs <expected>, got <got>; <remedy>.")` unless condition."""
     if not condition:
-        raise ValueError(f"{who} needs {expected}, got {got!r}{'; ' + remedy if remedy else ''}.")
+        raise ValueError(f"{who} needs {expected}, got {_shown(got)}{remedy and '; ' + remedy}.")
+
+
+def _shown(got: Any) -> str:
+    """Return what came as it stands in a sentence, where nothing at all is none."""
+    return "none" if got is None or (isinstance(got, str) and got == "none") else repr(got)
 
 
 def require_positive(who: str, **values: float) -> None:
     for name, value in values.items():
-        require(is_finite(value) and value > 0, who, f"{name} > 0, a finite number", value)
+        positive = is_finite(value) and value > 0
+        require(positive, who, f"{name} > 0, a finite number", value, _unquoted(value))
 
 
 def require_nonnegative(who: str, **values: float) -> None:
     for name, value in values.items():
-        require(is_finite(value) and value >= 0, who, f"{name} >= 0, a finite number", value)
+        nonnegative = is_finite(value) and value >= 0
+        require(nonnegative, who, f"{name} >= 0, a finite number", value, _unquoted(value))
+
+
+def _unquoted(value: Any) -> str:
+    """Return the remedy for text in the place of a number or of a schedule of numbers."""
+    if not isinstance(value, str):
+        return ""
+    called = re.fullmatch(r"(exponential|piecewise|cosine|staircase|warmup)\(.*\)", value.strip())
+    return f"write undrift.{value.strip()}" if called else "write a number without quotes"
 
 
 def is_finite(value: Any) -> bool:
@@ -54,7 +70,9 @@ def require_choice(who: str, name: str, value: str, choices: Iterable[str]) -> N
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause that names the nearest known name, or "" when none is near."""
-    near = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
+    given, names = str(name).lower(), list(known)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    near = near or [each for each in names if given and each.startswith(f"{given}_")]
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
@@ -91,6 +109,12 @@ REMEDIES = {
 }
 
 
+REQUIRED = {  # keywords that have no default -> what to say
+    "work": 'local work of a round is work="epochs:5" or work="steps:10"',
+    "rounds": "communication rounds are rounds=50",
+}
+
+
 def refuse_unknown(who: str, known: list[str], name: str) -> TypeError:
     """Return the error for a keyword that is not known, with what is meant or the nearest name."""
     remedy = REMEDIES.get(name)
@@ -100,13 +124,19 @@ def refuse_unknown(who: str, known: list[str], name: str) -> TypeError:
 
 def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function, which refuses a keyword that it does not have with a remedy."""
-    parameters = list(inspect.signature(function).parameters)
+    signature = inspect.signature(function).parameters
+    parameters, by_name = list(signature), inspect.Parameter.KEYWORD_ONLY
+    needed = [n for n, p in signature.items() if p.kind is by_name and p.default is p.empty]
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in parameters:
                 raise refuse_unknown(function.__name__, parameters, name)
+        for name in needed:
+            if name not in kwargs:
+                meant = f"; {REQUIRED[name]}" if name in REQUIRED else ""
+                raise TypeError(f"{function.__name__} needs {name}, got none{meant}.")
         return function(*args, **kwargs)
 
     return called

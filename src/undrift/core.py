@@ -124,6 +124,45 @@ class Cohort:
 class Federated(ABC, Generic[S, B, C, U]):
     """Declares a method with a server, which is cut at the wire: broadcast / local / update.
 
+    A method is a frozen dataclass, whose fields are its hyper-parameters. Nothing is kept in
+    `self`: states go in and come out. This one is SGD with a server, in a file `mine.py`:
+
+        from dataclasses import dataclass
+        from typing import NamedTuple
+
+        import torch
+        import undrift as ud
+
+
+        class Server(NamedTuple):
+            x: torch.Tensor  # the model; every state of a server has it
+
+
+        @dataclass(frozen=True)
+        class Mine(ud.Federated):
+            lr: float
+            server_lr: float = 1.0
+
+            def init(self, x0):
+                return Server(x0)
+
+            def init_client(self, x0, down):
+                return ()  # clients keep nothing
+
+            def broadcast(self, server):
+                return server.x
+
+            def local(self, down, client, steps):
+                y = steps(lambda y, f: y - self.lr * f.grad(y), down)
+                return y - down, client  # an increment, never y itself
+
+            def update(self, server, mean, cohort):
+                return Server(server.x + self.server_lr * mean)
+
+    `undrift check mine.py:Mine` checks it, `undrift run mine.py:Mine --lr 0.1` runs it, and
+    `simulate(Mine(lr=0.1), model, clients, ...)` does so in a program. A variant of a method
+    derives from its class: `@dataclass(frozen=True)` above `class Mine(ud.FedAvg)`.
+
     S is the state of the server, B what it broadcasts, C the state of a client, U its upload.
     """
 

@@ -38,6 +38,10 @@ class StallWarning(UserWarning):
     """Says that the loss of a run has not moved from its start, and what may keep it there."""
 
 
+class TaskWarning(UserWarning):
+    """Says that a target of two numbers is predicted as a number, since no task was said."""
+
+
 class UnsupportedError(Exception):
     """Says in a few words what compiled code cannot do; whoever asked does it without."""
 

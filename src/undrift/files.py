@@ -23,6 +23,7 @@ from pathlib import Path
 import platformdirs
 
 SEAL_BYTES = 66  # of the line at the end of a sealed text, with the SHA-256 of what is above it
+_CHUNK = 8 * 2**20  # bytes that are hashed at a time
 STALE = 24 * 3600.0  # seconds after which no process still writes to a part
 _PART = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.part")
 # A file system that cannot flush a folder answers with one of these.
@@ -52,6 +53,25 @@ def unseal(content: bytes, name: str) -> bytes:
     if content != seal(text):
         raise ValueError(f"{name} does not match its hash")
     return text
+
+
+def seal_file(path: Path) -> None:
+    """Append a last line as `seal` does, without holding the file in memory."""
+    with path.open("rb+") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        file.write(f"\n{digest.hexdigest()}\n".encode())
+
+
+def require_sealed(path: Path) -> None:
+    """Raise `ValueError` unless a file is as it was when `seal_file` sealed it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        left = os.fstat(file.fileno()).st_size - SEAL_BYTES
+        while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+            digest.update(chunk)
+            left -= len(chunk)
+        if left or file.read() != f"\n{digest.hexdigest()}\n".encode():
+            raise ValueError(f"{path.name} does not match its hash")
 
 
 @contextmanager

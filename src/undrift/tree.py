@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -47,8 +47,36 @@ def row(tree: T, i: int) -> T:
     return map(lambda leaf: leaf[i].clone(), tree)
 
 
+def weighted_sum(trees: Iterable[T], weights: Iterable[float]) -> T:
+    """Return the weighted sum of at least one tree, in the order in which they come."""
+    total: T | None = None
+    for each, weight in zip(trees, weights, strict=True):
+        part = map(lambda leaf, weight=float(weight): leaf * weight, each)
+        total = part if total is None else map(Tensor.add_, total, part)
+    assert total is not None
+    return total
+
+
 def nbytes(tree: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def to_bytes(tree: Any) -> Tensor:
+    """Return the bytes of a tree's tensors, one after another."""
+    rows = [leaf.detach().cpu().contiguous().flatten().view(torch.uint8) for leaf in leaves(tree)]
+    return torch.cat(rows)
+
+
+def from_bytes(data: Tensor, like: T) -> T:
+    """Return the tree in the form of `like` whose bytes these are."""
+    expected = leaves(like)
+    parts = torch.split(data, [leaf.nbytes for leaf in expected])
+    # A part may begin at an address where no float can, so it is copied.
+    typed = [
+        part.clone().view(leaf.dtype).view(leaf.shape).to(leaf.device)
+        for part, leaf in zip(parts, expected, strict=True)
+    ]
+    return with_leaves(like, typed)
 
 
 def is_finite(v: Tensor) -> bool:

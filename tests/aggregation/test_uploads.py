@@ -12,7 +12,7 @@ from torch import Tensor
 from undrift.aggregation.policy import UploadPolicy
 from undrift.aggregation.robust import Krum
 from undrift.aggregation.uploads import CohortUploads
-from undrift.aggregation.validation import FACTOR, Fault, norms_of_rows, oversized
+from undrift.aggregation.validation import FACTOR, Fault, UsualSizes, norms_of_rows, sizes_of
 
 
 class Pair(NamedTuple):
@@ -120,6 +120,11 @@ class TestSums:
         assert torch.equal(table.x, torch.stack([sent.x[1], torch.zeros(5), sent.x[4]]))
 
 
+def oversized(norms: Any, steps: Any, scale: float) -> list[int]:
+    """Who is too large in a first round."""
+    return UsualSizes().oversized("upload", norms, steps, scale)
+
+
 class TestNorms:
     def test_norms_of_a_row_and_of_many_agree(self) -> None:
         rows = pairs(6)
@@ -142,6 +147,23 @@ class TestNorms:
     def test_half_of_the_cohort_cannot_raise_the_median(self) -> None:
         norms = np.array([[1.0, 1.0, 1.0, 1e9, 1e9, 1e9]])
         assert oversized(norms, [1] * 6, 0.0) == [3, 4, 5]
+
+    def test_what_was_usual_once_is_not_too_large_later(self) -> None:
+        """Of a method with duals a newcomer uploads much where others have converged."""
+        usual, steps = UsualSizes(), [1] * 6
+        late = np.array([[6.0, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]])
+        assert oversized(late, steps, 0.0) == [0]
+        assert usual.oversized("upload", np.full((1, 6), 5.0), steps, 0.0) == []
+        assert usual.oversized("upload", late, steps, 0.0) == []
+        assert usual.oversized("answer", late, steps, 0.0) == [0]  # of another exchange
+        assert usual.oversized("upload", 101 * late, steps, 0.0) == [0]
+        assert usual.largest["upload"] == [5.0]
+
+    @pytest.mark.parametrize("saved", [None, [], {"upload": 1.0}, {"upload": ["1"]}, {"a": [-1.0]}])
+    def test_saved_sizes_that_make_no_sense_are_refused(self, saved: Any) -> None:
+        assert sizes_of({"upload": [1, 2.5]}) == {"upload": [1.0, 2.5]}
+        with pytest.raises(ValueError, match="usual sizes"):
+            sizes_of(saved)
 
 
 def test_the_quorum() -> None:

@@ -257,7 +257,10 @@ BAD = {
     "check nothing": (["check", "nowhere:Class"], "importable module"),
     "check a function": (["check", "json:dumps"], "a dataclass"),
     "export nothing": (["export", "nowhere"], "a folder of results"),
-    "sweep without": (["sweep", "FILE"], "[sweep.grid]"),
+    "twice": (["compare", "fedavg", "scaffold", "fedavg"], "every method once, got 'fedavg'"),
+    "two names": (["compare", "fedavg", "FedAvg"], "every method once"),
+    "rates": (["run", "fedavg", "--lr", "0.1,0.3"], "undrift compare fedavg --lr 0.1,0.3"),
+    "a file alone": (["run", "fedavg", "--model", "my.py"], "code such as my.py:Net"),
     "set": (["run", "FILE", "--set", "training.roundz=3"], "nearest is 'rounds'"),
     "track": (["run", "FILE", "--track", "tensorbord"], "nearest is 'tensorboard'"),
     "torus": (
@@ -282,6 +285,33 @@ def test_bad_input_is_one_sentence(call, file: Path, tmp_path: Path, case: str) 
     assert message in " ".join(err.split())
     assert "Traceback" not in out + err
     assert not (tmp_path / "never").exists()
+
+
+def test_a_sweep_of_a_fresh_file_tries_learning_rates(call, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh.toml"
+    assert call("init", str(fresh))[0] == 0
+    short = ["--set", "training.rounds=1", "--set", "training.work=steps:1", "--quiet"]
+    code, out, err = call("sweep", str(fresh), *short, "--out", str(tmp_path / "x"))
+    assert code == 0, err
+    assert "No [sweep] in the file: method.lr takes the values 0.03, 0.1, 0.3." in err
+    assert "0.03" in out
+
+
+def test_a_participation_of_one_is_told_to_be_a_count(call, tmp_path: Path) -> None:
+    said = "Participation 1 is one of 6 clients in a round; write 1.0 for all of them."
+    one = ["--participation", "1", "--out", str(tmp_path / "x")]
+    code, _, err = call("run", "fedavg", *FAST, *one)
+    assert code == 0, err
+    assert said in err
+    all_of_them = ["--participation", "1.0", "--out", str(tmp_path / "y")]
+    assert said not in call("run", "fedavg", *FAST, *all_of_them)[2]
+
+
+def test_a_run_that_stops_early_says_so(call, tmp_path: Path) -> None:
+    high = ["--lr", "9", "--early-stopping", "1", "--rounds", "9", "--clients", "6"]
+    code, _, err = call("run", "fedavg", *high, "--quiet", "--out", str(tmp_path / "x"))
+    assert code == 0, err
+    assert "FedAvg: stopped after round" in err
 
 
 def test_malformed_toml_names_line_and_column(call, tmp_path: Path) -> None:

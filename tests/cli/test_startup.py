@@ -41,6 +41,7 @@ COMMANDS = (
     "compare",
     "sweep",
     "papers",
+    "federation",
     "report",
     "init",
     "list",

@@ -461,7 +461,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         swept(grid={"method.lr": [1]}, together=[{"method.lr": [1]}]),
         "sweep needs every field once, got 'method.lr'",
     ),
-    "null": (swept(grid={"marsit.period": [None]}), "sweep needs values that TOML has, got None"),
+    "null": (swept(grid={"marsit.period": [None]}), "sweep needs values that TOML has, got none"),
     "several": (
         {**BASE, "training": {"rounds": "x", "clip": -1}, "data": {"clients": "y"}},
         "data.clients needs a whole number, got 'y' (2 more fields do not fit).",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +64,49 @@ def test_a_run_stops_with_its_best_model() -> None:
     assert best.value == min((r.metrics or {})["rmse"] or 9 for r in records)
     assert best.round == len(records) - 3
     assert "3 tests without a better rmse" in stopped.stopped_early
+    assert f"round {stopped.round} of 200, stopped early, rmse" in repr(stopped)
+    assert repr(best).endswith("x=<4 numbers>)")
     with torch.no_grad():
         error = stopped.best_model(INPUTS[40:]).squeeze(1) - TARGETS[40:]
     assert float(error.square().mean().sqrt()) == pytest.approx(best.value, rel=1e-5)
+
+
+def test_the_last_test_counts_too() -> None:
+    ended = run(rounds=3, early_stopping=9, evaluation=ud.EvaluationOptions(every=1))
+    records = list(ended)
+    values = [(each.metrics or {})["rmse"] or 9 for each in records]
+    assert values[-1] == min(values)  # This run gets better in every round.
+    assert ended.best is not None
+    assert (ended.best.round, ended.stopped_early) == (3, "")
+    assert torch.equal(ended.best.x, ended.mean)
+
+
+@pytest.mark.parametrize("after", ["the best", "a worse one", "the end"])
+def test_a_run_that_goes_on_stops_where_it_would_have_stopped(after: str, tmp_path: Path) -> None:
+    whole = run(early_stopping=3)
+    list(whole)
+    assert whole.best is not None
+    rounds = whole.best.round + {"the best": 0, "a worse one": 2, "the end": 3}[after]
+    with run(early_stopping=3, checkpoint=tmp_path) as first:
+        while first.round < rounds:
+            next(first)
+    resumed = run(early_stopping=3, resume=tmp_path)
+    list(resumed)
+    assert resumed.round == whole.round
+    assert resumed.stopped_early == whole.stopped_early
+    assert resumed.best is not None
+    assert resumed.best[:3] == whole.best[:3]
+    assert torch.equal(resumed.best.x, whole.best.x)
+
+
+def test_a_best_of_another_metric_is_not_compared(tmp_path: Path) -> None:
+    with run(rounds=2, early_stopping=3, checkpoint=tmp_path) as first:
+        list(first)
+    by_loss = ud.EarlyStopping(3, metric="loss")
+    assert run(rounds=4, early_stopping=by_loss, resume=tmp_path).best is None
+    best = run(rounds=4, early_stopping=5, resume=tmp_path).best
+    assert best is not None
+    assert best.metric == "rmse"
 
 
 def test_validation_samples_decide_where_there_are_some() -> None:
@@ -94,3 +135,19 @@ def test_a_run_has_a_line_a_bar_and_a_log(caplog, capsys) -> None:
     assert "round 2 of 2, rmse" in repr(shown)
     assert [line for line in caplog.messages if line.startswith("round    2")]
     assert "FedAvg" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("metric", "clue"),
+    [
+        ("rsme", r"^EarlyStopping needs metric to be one of loss, .*rmse.*; the nearest is 'rmse'"),
+        ("validation_rmse", "needs validation samples for validation_rmse, got none; give the"),
+        ("accuracy", "needs metric to be one of loss, .*rmse.*, got 'accuracy'"),
+    ],
+)
+def test_a_metric_that_no_test_has_is_refused_before_the_first_round(
+    metric: str, clue: str
+) -> None:
+    with pytest.raises(ValueError, match=clue):
+        run(early_stopping=ud.EarlyStopping(2, metric=metric))
+    run(early_stopping=ud.EarlyStopping(2, metric="rmse")).close()

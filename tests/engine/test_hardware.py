@@ -19,6 +19,8 @@ from tests.support.system import ROOT
 from undrift import testing
 from undrift.engine import hardware
 
+PACKED = ("Marsit", "CascadingSSDM", "SSDM")  # whose bytes are made on the CPU
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
@@ -53,7 +55,7 @@ def test_every_mode_gives_on_the_device_what_it_gives_on_the_cpu(found: dict[str
 
 def test_a_round_copies_to_the_cpu_a_number_a_client_and_no_vector(found: dict[str, Any]) -> None:
     for case, each in found.items():
-        if isinstance(each, dict) and not case.startswith("Marsit"):  # which packs its bits there
+        if isinstance(each, dict) and not case.startswith(PACKED):
             assert each["largest"][0] <= 4, case
 
 
@@ -79,12 +81,15 @@ def test_the_cpu_is_a_device_and_auto_is_what_is_there() -> None:
     ("device", "message"),
     [
         ("cuda:0", "device needs hardware that this machine has, got 'cuda:0'.*say cpu"),
-        ("gpu", "auto, cpu, cuda:0 or mps, got 'gpu'"),
+        ("gpu", "auto, cpu, cuda:0 or mps, got 'gpu'; a GPU is 'cuda', or"),
         (0, 'device as "auto"'),
+        ("phone", r"got 'phone'; simulated hardware of clients is fleet='phone' \(--fleet phone\)"),
+        ("mps", r"got 'mps' \(torch finds no MPS, which Macs have\); say cpu"),
     ],
 )
 def test_a_device_that_is_not_there(device: Any, message: str) -> None:
-    if torch.cuda.is_available() and device == "cuda:0":
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if (cuda and device == "cuda:0") or (mps and device == "mps"):
         pytest.skip("this machine has it")
     with pytest.raises(ValueError, match=message):
         testing.start(ud.FedAvg(lr=0.1), device=device)

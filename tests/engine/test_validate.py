@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import undrift as ud
 from undrift import testing
@@ -127,11 +128,54 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "too many clients": (lambda: ud.data.iid(torch.arange(3), 4), "use fewer clients"),
     "dirichlet floats": (lambda: ud.data.dirichlet(torch.rand(9), 3, 1.0), "integer label"),
     "mask": (lambda: ud.Clients.split(*pair(), [[True, False, True, False]]), "integer indices"),
+    "text as targets": (
+        lambda: ud.Clients([([[1.0], [2.0]], ["yes", "no"])]),
+        r"Clients, client 0, needs numbers, got text; number classes with numpy\.unique",
+    ),
+    "rows of several lengths": (
+        lambda: ud.Clients([([[1.0, 2.0], [3.0]], [0, 1])]),
+        "numbers of one shape, got rows of different lengths; bring all samples to one shape",
+    ),
+    "objects": (
+        lambda: ud.Clients([([{}, {}], [0, 1])]),
+        "needs numbers, got NumPy's type object; give an array of one type",
+    ),
+    "three parts": (lambda: ud.Clients([(1, 2, 3)]), "a pair of inputs and targets, arrays or"),
     "no list": (lambda: ud.Clients(None), "a list with the data of each client"),
     "work number": (lambda: small_run(work=5), "work such as Steps"),
     "steps float": (lambda: ud.Steps(2.5), "a whole number of steps, got 2.5"),
     "steps floats": (lambda: ud.Steps([1.7, 2]), "a whole number of steps, got 1.7"),
-    "lr text": (lambda: ud.FedAvg(lr="0.1"), "lr > 0, a finite number, got '0.1'"),
+    "lr text": (
+        lambda: ud.FedAvg(lr="0.1"),
+        "lr > 0, a finite number, got '0.1'; write a number without quotes",
+    ),
+    "lr schedule in words": (
+        lambda: ud.FedAvg(lr="cosine(0.1, 50)"),
+        r"got 'cosine\(0\.1, 50\)'; write undrift\.cosine\(0\.1, 50\)\.",
+    ),
+    "data set as clients": (
+        lambda: small_run(clients=ud.data.digits()),
+        r"undrift\.Clients, got 'Dataset'; deal the data set: data\.split\(",
+    ),
+    "name as clients": (
+        lambda: small_run(clients="mnist"),
+        r"got 'str'; load and deal the data set: undrift\.data\.load\('mnist'\)\.split\('iid', 20",
+    ),
+    "loader as clients": (
+        lambda: small_run(clients=DataLoader(TensorDataset(*pair()))),
+        "got 'DataLoader'; pass one for each client",
+    ),
+    "model without values": (
+        lambda: small_run(model=testing.small_net().to("meta")),
+        "The model needs values in all of its tensors, got '.*'; load its weights",
+    ),
+    "numbers for classes": (
+        lambda: small_run(
+            clients=ud.Clients([(pair()[0], torch.zeros(4).double())] * 4),
+            loss=nn.functional.cross_entropy,
+        ),
+        r"use loss='mse' for numbers, or give classes as whole numbers: targets\.long\(\)",
+    ),
     "lr infinite": (lambda: ud.FedAvg(lr=float("inf")), "a finite number"),
     "participation none": (lambda: small_run(participation=None), "a fraction, a count"),
     "participation text": (lambda: small_run(participation="0.5"), "a fraction, a count"),
@@ -140,6 +184,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "seed": (lambda: small_run(seed=None), "a whole number as seed"),
     "loss": (lambda: small_run(loss=3), "a function of outputs and targets"),
     "model": (lambda: small_run(model="mlp"), "an nn.Module"),
+    "model class": (lambda: small_run(model=nn.Linear), r"make an object of it: Linear\(\.\.\.\)"),
+    "no topology": (
+        lambda: small_run(algorithm=ud.DSGD(lr=0.1), topology=None),
+        'DSGD needs a topology such as "ring" or undrift.*, got none; make one of a matrix',
+    ),
     "broadcast": (
         lambda: small_run(
             model=nn.Linear(6, 1).double(),

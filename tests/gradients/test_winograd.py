@@ -408,10 +408,15 @@ class TestGradients:
 
     def test_clients_on_threads_have_the_bits_of_one(self) -> None:
         oracle = build()
-        samples = [sample(small_net(16 + i), (16, 6, 5)) for i in range(6)]
-        alone = [oracle.gradient(*each) for each in samples]
+
+        def samples() -> list[tuple[Task, Tensor, Batch]]:
+            return [sample(small_net(16 + i), (16, 6, 5)) for i in range(6)]
+
+        alone = [oracle.gradient(*each) for each in samples()]
+        # Each call has a model of its own, as threads of a run do: torch puts parameters into it.
+        own = [each for _ in range(5) for each in samples()]
         with ThreadPoolExecutor(3) as pool:
-            together = list(pool.map(lambda each: oracle.gradient(*each), samples * 5))
+            together = list(pool.map(lambda each: oracle.gradient(*each), own))
         for i, g in enumerate(together):
             assert torch.equal(g, alone[i % 6])
 

@@ -35,6 +35,9 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "TopK": (ud.Compressed(ud.FedAvg(lr=0.1), ud.TopK(fraction=0.2)), {}),
     "NetFleet": (ud.NetFleet(lr=0.1), {"topology": "ring"}),
     "Marsit": (ud.Marsit(lr=0.1, server_lr=0.01, period=2), {}),
+    "CascadingSSDM": (ud.CascadingSSDM(lr=0.1), {}),
+    "SSDM": (ud.SSDM(lr=0.1), {}),
+    "attacked": (ud.FedAvg(lr=0.1), {"aggregation": "median", "attack": "sign-flip:0.25"}),
 }
 
 

@@ -41,7 +41,8 @@ class FakeRun:
     mode: str = "stacked"
     why: str = "the model is small"
     round: int = 3
-    rounds: int = 9
+    planned_rounds: int = 9
+    stopped_early: str = ""
     record: Record | None = None
     totals: Totals = field(default_factory=Totals)
 

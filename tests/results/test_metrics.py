@@ -288,7 +288,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "cost": (lambda: cumulative(SWING, "byte"), "got 'byte'; the nearest is 'bytes'"),
     "no-clock": (
         lambda: cost_to(SWING, 0.5, "simulated_seconds"),
-        "cumulative needs records with simulated_seconds, got None; run with a fleet",
+        "cumulative needs records with simulated_seconds, got none; run with a fleet",
     ),
     "target": (lambda: rounds_to(SWING, math.nan), "a finite number as target, got nan"),
     "decay": (lambda: ema([1.0], 1.0), "ema needs decay in [0, 1), got 1.0"),

@@ -81,6 +81,18 @@ def test_validation_or_training_samples_are_taken_where_the_test_has_no_owners()
     assert (last.client_metrics or {})["accuracy"]["clients"] == 4
 
 
+def test_each_client_has_its_own_values_of_the_last_test() -> None:
+    data = clients()
+    started = run(data)
+    last = list(started)[-1]
+    values = started.client_values
+    assert list(values) == ["0", "1", "2", "3"]
+    assert sum(each["samples"] for each in values.values()) == len(data.test[1])
+    mean = sum(each["accuracy"] for each in values.values()) / 4
+    assert (last.client_metrics or {})["accuracy"]["mean"] == pytest.approx(mean)
+    assert math.isnan(values["3"]["auroc"]), "one class has no curve"
+
+
 def test_a_list_of_test_sets_has_one_for_each_client() -> None:
     pair = INPUTS[:20], LABELS[:20]
     with pytest.raises(ValueError, match="one for each of 2 clients, got 3"):

@@ -166,6 +166,19 @@ def test_csv_refuses_other_columns(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_csv_goes_on_where_metrics_come_in_another_order(tmp_path: Path) -> None:
+    """A checkpoint keeps names in the order of the alphabet, so a resumed run has them so."""
+    path = tmp_path / "one.csv"
+    first = {"loss": {"mean": 1.0, "std": 0.5}, "f1": {"mean": 0.25, "std": 0.125}}
+    later = {"f1": {"std": 0.0, "mean": 0.5}, "loss": {"std": 2.0, "mean": 3.0}}
+    follow(CSV(path), record(1, client_metrics=first, metrics={"b": 1.0, "a": 2.0}))
+    follow(CSV(path), record(2, client_metrics=later, metrics={"a": 3.0, "b": 4.0, "c": 5.0}))
+    one, two = csv.DictReader(path.read_text().splitlines())
+    assert (one["client_loss_std"], two["client_loss_std"]) == ("0.5", "2.0")
+    assert (one["client_f1_mean"], two["client_f1_mean"]) == ("0.25", "0.5")
+    assert [two["a"], two["b"], two["c"], one["c"]] == ["3.0", "4.0", "5.0", ""]
+
+
 def test_csv_without_room_stops_with_the_reason_and_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     tracker = Trackers([CSV(path)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,25 @@ def test_methods_are_paired(result: ExperimentResult) -> None:
     (sentence,) = result.paired.findings
     assert sentence.startswith("No difference between Twin and FedAvg was shown (")
     assert sentence in result.table()
+
+
+def test_what_has_not_ended_is_left_out_and_named(result: ExperimentResult) -> None:
+    *ended, last = result.trials
+    stopped = replace(last, status="stopped", records=last.records[:1])
+    part = replace(result, trials=[*ended, stopped])
+    assert part.paired is not None
+    assert part.paired.unfinished == {"Twin": [1]}
+    assert [row.mean.count for row in part.paired.rows] == [2, 1]
+    (said,) = [text for text in part.paired.remarks if text.startswith("Twin has not ended")]
+    assert said.startswith(
+        "Twin has not ended with one seed (1), which its mean and its difference"
+    )
+    assert said in part.table()
+    not_begun = replace(result, trials=ended)
+    assert not_begun.paired is not None
+    assert not_begun.paired.unfinished == {"Twin": [1]}
+    assert result.paired is not None
+    assert not result.paired.unfinished
 
 
 def test_a_folder_is_read_back(result: ExperimentResult) -> None:
@@ -169,7 +189,7 @@ def test_one_seed_shows_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sweep": {"tune": True}}, r"sweep\.tune needs values to choose from, got 'none'"),
+        ({"sweep": {"tune": True}}, r"sweep\.tune needs values to choose from, got none"),
         ({"sweep": {"halving": True}}, r"sweep\.halving needs sweep\.tune = true beside it"),
         ({"tune_seeds": [1, 7]}, r"sweep\.tune_seeds needs seeds beside \[0, 1\], got \[1\]"),
         ({"grid": {"method.lr": [0.1]}}, "Tuning FedAvg needs at least two cells, got 1; name two"),

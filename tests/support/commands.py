@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import pytest
 
@@ -24,6 +25,7 @@ def undrift(
     """Run the command and return its exit code, its output and its errors."""
     monkeypatch.setattr(sys, "argv", ["undrift", *arguments])
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which main replaces
     with pytest.raises(SystemExit) as end:
         cli.main()
     out, err = capsys.readouterr()

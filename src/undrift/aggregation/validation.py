@@ -2,8 +2,9 @@
 
 One pass over an upload gives the norms of its leaves, which also tell whether its numbers are
 finite. Norms are judged when all uploads have come: a norm per local step beyond `FACTOR` times the
-cohort's median is bad if it also exceeds the norm of the model. Honest clients differ by far less,
-also with few classes each and unequal numbers of steps (docs/robustness.md has the figures).
+median of this cohort and of every one before is bad if it also exceeds the norm of the model.
+Honest clients differ by far less, also with few classes each and unequal numbers of steps
+(docs/robustness.md has the figures).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from undrift import tree
 
 FACTOR = 100.0  # of the cohort's median norm per local step
 FEWEST = 5  # uploads below which no median says what is usual
+LARGEST = 1e300  # of what is remembered; squares of finite numbers may overflow
 
 Norms = NDArray[np.float64]  # (leaves, uploads)
 
@@ -87,16 +89,50 @@ def _norms(leaf: Tensor) -> Tensor:
     return norms
 
 
-def oversized(norms: Norms, steps: Sequence[int] | NDArray[np.int64], scale: float) -> list[int]:
-    """Return the uploads whose norm per local step is far beyond the cohort's, NaN being nobody.
+class UsualSizes:
+    """Judges the norms of uploads, and remembers the largest median of any cohort.
 
-    `scale` is the norm of the model: a smaller upload can do no harm by its size.
+    Clients with duals upload increments, which become small where a run converges. One that comes
+    for the first time, or after a long while, uploads as much as all did at the start.
     """
-    came = ~np.isnan(norms).any(0)
-    if len(norms) == 0 or came.sum() < FEWEST:
-        return []
-    rates = norms / np.maximum(np.asarray(steps), 1)
-    # The lower of two middle values, so that half of the cohort cannot raise the median.
-    usual = np.quantile(rates[:, came], 0.5, axis=1, method="lower")[:, None]
-    large = (rates > FACTOR * usual) & (usual > 0) & (norms > scale)
-    return [int(i) for i in np.flatnonzero(large.any(0) & came)]
+
+    def __init__(self) -> None:
+        self.largest: dict[str, list[float]] = {}  # exchange -> of each leaf, per local step
+
+    def oversized(
+        self,
+        exchange: str,
+        norms: Norms,
+        steps: Sequence[int] | NDArray[np.int64],
+        scale: float,
+    ) -> list[int]:
+        """Return the uploads whose norm per local step is far beyond the usual, NaN being nobody.
+
+        `scale` is the norm of the model: a smaller upload can do no harm by its size.
+        """
+        came = ~np.isnan(norms).any(0)
+        if len(norms) == 0 or came.sum() < FEWEST:
+            return []
+        rates = norms / np.maximum(np.asarray(steps), 1)
+        # The lower of two middle values, so that half of the cohort cannot raise the median.
+        medians = np.quantile(rates[:, came], 0.5, axis=1, method="lower")
+        before = self.largest.get(exchange, [])
+        if len(before) == len(medians):
+            medians = np.maximum(medians, before)
+        # A round that is run again finds the same medians, so nothing has to be taken back.
+        self.largest[exchange] = np.minimum(medians, LARGEST).tolist()
+        usual = medians[:, None]
+        large = (rates > FACTOR * usual) & (usual > 0) & (norms > scale)
+        return [int(i) for i in np.flatnonzero(large.any(0) & came)]
+
+
+def sizes_of(values: Any) -> dict[str, list[float]]:
+    """Return what `UsualSizes.largest` was when it was saved, or raise `ValueError`."""
+    sound = isinstance(values, dict) and all(
+        isinstance(sizes, list)
+        and all(type(size) in (int, float) and 0 <= size <= LARGEST for size in sizes)
+        for sizes in values.values()
+    )
+    if not sound:
+        raise ValueError("its usual sizes of uploads are no numbers >= 0 by exchange")
+    return {name: [float(size) for size in sizes] for name, sizes in values.items()}

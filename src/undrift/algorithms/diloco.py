@@ -20,7 +20,7 @@ import torch
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
-from undrift.optim.rules import AdamW, Rule, require_rule
+from undrift.optim.rules import AdamW, Rule, require_rule, stepped
 
 
 class DiLoCoServer(NamedTuple):
@@ -63,8 +63,7 @@ class DiLoCo(Federated[DiLoCoServer, Vector, Any, Vector]):
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y), s, y)
-            return y.sub(d, alpha=self.lr), s
+            return stepped(self.rule, f.grad(y), s, y, self.lr)
 
         y, s = steps(step, (x, client))
         return y - x, s

@@ -19,7 +19,7 @@ import torch
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
-from undrift.optim.rules import SGD, Rule, require_rule
+from undrift.optim.rules import SGD, Rule, require_rule, stepped
 
 
 class FedACGServer(NamedTuple):
@@ -64,8 +64,7 @@ class FedACG(Federated[FedACGServer, Vector, Any, Vector]):
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y).add(y - phi, alpha=self.beta), s, y)
-            return y.sub(d, alpha=self.lr), s
+            return stepped(self.rule, f.grad(y).add(y - phi, alpha=self.beta), s, y, self.lr)
 
         y, s = steps(step, (phi, client if self.keep_rule else self.rule.init(phi)))
         return y - phi, s if self.keep_rule else client

@@ -22,7 +22,7 @@ import torch
 from undrift.check import require, require_nonnegative, require_positive
 from undrift.core import Cohort, Federated, Loop, Objective, Vector
 from undrift.field_help import documented
-from undrift.optim.rules import SGD, Rule, require_rule
+from undrift.optim.rules import SGD, Rule, require_rule, stepped
 
 
 class FedAvgMServer(NamedTuple):
@@ -71,8 +71,7 @@ class FedAvgM(Federated[FedAvgMServer, Vector, Any, Vector]):
 
         def step(carry: tuple[Vector, Any], f: Objective) -> tuple[Vector, Any]:
             y, s = carry
-            d, s = self.rule(f.grad(y) + self.mu * (y - x), s, y)
-            return y.sub(d, alpha=self.lr), s
+            return stepped(self.rule, f.grad(y) + self.mu * (y - x), s, y, self.lr)
 
         y, s = steps(step, (x, client if self.keep_rule else self.rule.init(x)))
         return y - x, s if self.keep_rule else client

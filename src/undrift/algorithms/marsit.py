@@ -73,5 +73,5 @@ class Marsit(AllReduce[MarsitNode]):
         u = u + node.c
         if self.period is not None and steps.t % self.period == 0:
             return MarsitNode(node.x - comm.reduce(u, Mean()), torch.zeros_like(u), s)
-        d = decayed * self.server_lr * comm.reduce(u, OneBit())
-        return MarsitNode(node.x - d, u - d, s)
+        signs, scale = comm.reduce(u, OneBit()), decayed * self.server_lr
+        return MarsitNode(node.x.sub(signs, alpha=scale), u.sub(signs, alpha=scale), s)

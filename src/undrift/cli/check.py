@@ -38,12 +38,14 @@ def check(
         hyper_parameters.setdefault("lr", 0.05)
     algorithm = build(cls, hyper_parameters)
     console = Console(stderr=as_json)
+    plain = "utf" not in console.encoding.lower()
+    tick, cross = ("ok", "fails") if plain else ("✓", "✗")
     try:
         testing.finish(testing.start(algorithm, rounds=1))
     except Exception as error:  # Every check would fail with the same error.
         where = traceback.extract_tb(error.__traceback__)[-1]
         why = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
-        console.print(f"[red]x[/red] one round: {escape(why)}", highlight=False)
+        console.print(f"[red]{cross}[/red] one round: {escape(why)}", highlight=False)
         if as_json:
             print(json.dumps({"method": cls.__name__, "failed": {"one round": why}}))
         raise typer.Exit(1) from None
@@ -54,9 +56,9 @@ def check(
             verify(algorithm)
         except Exception as error:  # A user's method may raise anything.
             failed[name] = str(error) or type(error).__name__
-            console.print(f"[red]x[/red] {name}: {escape(failed[name])}", highlight=False)
+            console.print(f"[red]{cross}[/red] {name}: {escape(failed[name])}", highlight=False)
         else:
-            console.print(f"[green]v[/green] {name}", highlight=False)
+            console.print(f"[green]{tick}[/green] {name}", highlight=False)
     held = len(checks) - len(failed)
     console.print(f"{cls.__name__}: {held} of {len(checks)} checks hold.", highlight=False)
     if as_json:

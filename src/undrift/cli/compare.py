@@ -153,6 +153,9 @@ def _experiment(
     classes = {
         name.lower() if name.lower() in METHODS else name: method_class(name) for name in names
     }
+    twice = next((name for name in names if names.count(name) > 1), None)
+    remedy = "for other values of one method write a file, with a label for each"
+    require(len(classes) == len(names), "compare", "every method once", twice or names, remedy)
     require(seeds >= 1, "compare", "seeds >= 1", seeds)
     signs = any(issubclass(cls, AllReduce) for cls in classes.values())
     sweep = sweep or {"grid": {"method.lr": ["0.001", "0.01", "0.1"] if signs else ["0.1"]}}

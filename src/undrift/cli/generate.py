@@ -12,7 +12,9 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from undrift import data, fleet, models
+from torch import nn
+
+from undrift import data, fleet, models, topology
 from undrift.algorithms import ALGORITHMS
 from undrift.cli.init import SCHEMA, TEMPLATE
 from undrift.config.hyperparameters import (
@@ -25,11 +27,14 @@ from undrift.config.hyperparameters import (
 )
 from undrift.config.schema import json_schema
 from undrift.config.template import method_lines, section_lines
-from undrift.report.catalogue import citation
+from undrift.core import Federated, Gossip
+from undrift.outer import Outer
+from undrift.report.catalogue import citation, entries
 
 NAMES = Path(__file__).with_name("names.json")
 ROOT = Path(__file__).parents[3]  # of the checkout
 DOCUMENTS = ("FedSpeed", "FedACG", "FedaGrac", "NetFleet", "Marsit")  # bold in the README
+HOOKS = ("Marsit", "SignSGD", "EFSignSGD", "SSDM")  # that have a hook for DDP
 BEGIN, END = "<!-- made by `make names` -->", "<!-- end -->"
 
 
@@ -112,30 +117,71 @@ def _table(cls: type) -> str:
 
 
 def _index() -> str:
-    """Return the table of all methods."""
+    """Return the tables of all methods: what they do, and what they cost and where they run."""
     rows = ["| method | family | what it does | paper |", "|---|---|---|---|"]
     methods: dict[str, Any] = METHODS
     for name, cls in methods.items():
         link = f"[{cls.__name__}](algorithms/{name}.md)"
         rows.append(f"| {link} | {cls.family} | {summary_of(cls)} | {citation(cls)} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, "", "## What they cost, and where they run", "", *_costs()])
+
+
+def _costs() -> list[str]:
+    """Return the lines of the table of traffic, gradients, states and engines, as measured."""
+    head = (
+        "method",
+        "traffic / FedAvg",
+        "gradients / step",
+        "client state",
+        "server state",
+        "`simulate`, processes",
+        "`Outer`",
+        "sites",
+        "DDP hook",
+    )
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for cls, entry in zip(ALGORITHMS, entries(ALGORITHMS), strict=True):
+        states = (_code(entry.client_state), _code(entry.server_state))
+        engines = (True, _runs_in_outer(cls), issubclass(cls, Federated), cls.__name__ in HOOKS)
+        words = [cls.__name__, f"{entry.traffic:.2g}", f"{entry.gradients:.2g}", *states]
+        lines.append(f"| {' | '.join([*words, *('yes' if e else '' for e in engines)])} |")
+    return lines
+
+
+def _code(names: str) -> str:
+    """Return names of vectors as code, words as they are."""
+    return ", ".join(n if n in ("-", "1 vector") else f"`{n}`" for n in names.split(", "))
+
+
+def _runs_in_outer(cls: Any) -> bool:
+    """Return whether `Outer` takes the method, which it finds out when it is made."""
+    links = topology.isolated(1) if issubclass(cls, Gossip) else None
+    try:
+        Outer(nn.Linear(2, 2), cls(lr=0.1), 2, topology=links)
+    except ValueError:
+        return False
+    return True
 
 
 def _families() -> str:
     """Return the table of the README: the methods of each family, and where they run."""
     rows = [
-        "| methods | simulator | processes, machines | DDP hook, lockstep SGD |",
-        "|---|---|---|---|",
+        "| methods | simulator | processes, machines "
+        "| [your own loop](docs/outer.md): `ud.Outer` | DDP hook, lockstep SGD |",
+        "|---|---|---|---|---|",
     ]
     methods: tuple[Any, ...] = ALGORITHMS
     for family, title, wrappers, hooks in (
         ("federated", "with a server", "; X + ACG, X + FedPAQ", ""),
         ("gossip", "gossip", "", ""),
-        ("all-reduce", "all-reduce", "", "Marsit, SignSGD, EFSignSGD, SSDM"),
+        ("all-reduce", "all-reduce", "", ", ".join(HOOKS)),
     ):
-        names = [cls.__name__ for cls in methods if cls.family == family]
+        members = [cls for cls in methods if cls.family == family]
+        names = [cls.__name__ for cls in members]
+        refused = ", ".join(cls.__name__ for cls in members if not _runs_in_outer(cls))
+        outer = f"all but {refused}" if refused else "yes"
         bold = [f"**{name}**" if name in DOCUMENTS else name for name in names]
-        rows.append(f"| {title}: {', '.join(bold)}{wrappers} | yes | yes | {hooks} |")
+        rows.append(f"| {title}: {', '.join(bold)}{wrappers} | yes | yes | {outer} | {hooks} |")
     return "\n".join(rows)
 
 

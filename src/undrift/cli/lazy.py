@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
-from undrift.cli.foreign import MethodCommand
+from undrift.cli.foreign import CommandGroup, MethodCommand
 
 
 def lazy_group(
@@ -17,7 +16,7 @@ def lazy_group(
 ) -> typer.Typer:
     """Return a group of commands by their lines of help; `load` gives the function of a name."""
 
-    class LazyGroup(TyperGroup):
+    class LazyGroup(CommandGroup):
         """Loads the command that is called."""
 
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +18,13 @@ from undrift import __version__
 from undrift.cli import check, compare, export, init, predict, report, sweep
 from undrift.cli import list as listing
 from undrift.cli.data import data_app
-from undrift.cli.foreign import MethodCommand
+from undrift.cli.federation import federation_app
+from undrift.cli.foreign import Command, CommandGroup, MethodCommand
 from undrift.cli.lazy import lazy_group
 from undrift.cli.names import FILE_SUMMARY, SUMMARIES
 from undrift.cli.papers import papers_app
 from undrift.engine.processes.interrupts import signal_of
-from undrift.errors import UndriftError
+from undrift.errors import TaskWarning, UndriftError
 
 
 def _load_run(name: str) -> Any:
@@ -33,6 +35,7 @@ def _load_run(name: str) -> Any:
 
 
 app = typer.Typer(
+    cls=CommandGroup,
     name="undrift",
     help="Training on heterogeneous data without client drift.",
     no_args_is_help=True,
@@ -47,16 +50,17 @@ run_app = lazy_group(
 )
 app.add_typer(run_app, name="run")
 app.command("compare", cls=MethodCommand)(compare.compare)
-app.command("sweep")(sweep.sweep)
-app.command("report")(report.report)
-app.command("init")(init.init)
-app.command("list")(listing.list_methods)
+app.command("sweep", cls=Command)(sweep.sweep)
+app.command("report", cls=Command)(report.report)
+app.command("init", cls=Command)(init.init)
+app.command("list", cls=Command)(listing.list_methods)
 app.add_typer(data_app, name="data")
 app.add_typer(papers_app, name="papers")
-app.command("check")(check.check)
-app.command("export")(export.export)
-app.command("predict")(predict.predict)
-app.command("schema")(init.schema)
+app.add_typer(federation_app, name="federation")
+app.command("check", cls=Command)(check.check)
+app.command("export", cls=Command)(export.export)
+app.command("predict", cls=Command)(predict.predict)
+app.command("schema", cls=Command)(init.schema)
 
 
 def _print_version(wanted: bool) -> None:
@@ -129,12 +133,25 @@ def _print_error(text: str, error: BaseException, **style: Any) -> None:
     Console(stderr=True, quiet=quiet).print(text, **style)
 
 
+def _sentence(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return a warning as the command line prints it, without the place in the code."""
+    return f"Warning: {message}\n"
+
+
 def main() -> None:
     """Run the command line; a user's error becomes one sentence and exit code 2."""
     if _may_have_others():
         from undrift.engine.processes import elastic
 
         elastic.end_with_parent()
+    warnings.formatwarning = _sentence
+    warnings.simplefilter("ignore", TaskWarning)  # Commands say the task of a table themselves.
     try:
         app(_routed(sys.argv[1:]))
     except (ValueError, UndriftError, OSError, ImportError) as error:

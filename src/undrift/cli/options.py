@@ -13,8 +13,9 @@ DataOption = Annotated[
     str,
     typer.Option(
         help=f"{DATA_SETS}; a table of your own, patients.csv:target=died,client=site (further: "
-        "task, drop=a+b, categorical, missing=impute, separator, decimal, test_fraction); or code "
-        "that returns data, mine.py:load.",
+        "task, drop=a+b, categorical, missing=impute, missing_target=drop, separator=semicolon, "
+        "decimal=comma, transformer=mine.py:make, test_fraction, here); or code that returns "
+        "data, mine.py:load.",
         rich_help_panel=DATA,
     ),
 ]
@@ -85,7 +86,8 @@ TaskOption = Annotated[
 LossOption = Annotated[
     str | None,
     typer.Option(
-        help="cross_entropy, bce, mse, mae, huber or smooth_l1. Default: the task's.",
+        help="cross_entropy, bce, mse, mae, huber, smooth_l1, or file.py:function of outputs and "
+        "targets. Default: the task's.",
         rich_help_panel=TRAINING,
     ),
 ]

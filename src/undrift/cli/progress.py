@@ -13,12 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from undrift.config.experiment import Data, Experiment
 from undrift.engine.processes.elastic import rank
 from undrift.engine.processes.rendezvous import restarted
 from undrift.report.progress import test_text
 from undrift.results.record import Record, Totals
 from undrift.results.trial import Trial
 from undrift.runs.jobs import Job
+from undrift.runs.load import load_dataset
 from undrift.runs.run_job import Begun, Observer, moved_aside
 
 SECONDS = 60.0  # between plain lines
@@ -65,10 +67,26 @@ class ProgressBar(Observer):
         algorithms = [job.method.build() for job in planned]
         for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):
             self._say(f"{cls.__name__} communicates at every step: one step a round.")
+        if planned:
+            self._say_task(planned[0].experiment.data)
+            self._say_lone(planned[0].experiment)
         if self._lines is not None:
             self._lines.plan(rounds)
         self._task = self._bar.add_task("", total=rounds, test="accuracy -", seconds="")
         self._bar.start()
+
+    def _say_task(self, data: Data) -> None:
+        """Say for what a table's target was taken where the experiment does not say it."""
+        preprocessing = load_dataset(data).preprocessing
+        if preprocessing is not None and data.task is None:
+            self._say(preprocessing.target.sentence("--task "))
+
+    def _say_lone(self, experiment: Experiment) -> None:
+        """Say that a participation of 1 is a count, which many mean as a share."""
+        share, clients = experiment.training.participation, experiment.data.clients
+        if isinstance(share, int) and share == 1 and clients != 1:
+            who = "the clients" if clients is None else f"{clients} clients"
+            self._say(f"Participation 1 is one of {who} in a round; write 1.0 for all of them.")
 
     def begin(self, job: Job, begun: Begun) -> None:
         self._announce(begun)
@@ -94,9 +112,14 @@ class ProgressBar(Observer):
     def stall(self, job: Job, text: str) -> None:
         self._say(f"{self._label(job)}: {text}")
 
+    def note(self, job: Job, text: str) -> None:
+        self._say(f"{self._label(job)}: {text}")
+
     def end(self, job: Job, trial: Trial) -> None:
         if trial.status == "diverged" and self._several:
             self._say(f"{self._label(job)}: {trial.reason}")
+        if trial.facts.get("stopped_early"):
+            self._say(f"{self._label(job)}: {trial.facts['stopped_early']}")
         if self._lines is not None:
             self._lines.end(job, trial.rounds)
         advanced = self._advanced.pop(job.name, 0)
@@ -104,10 +127,11 @@ class ProgressBar(Observer):
             self._bar.update(self._task, advance=trial.rounds - advanced)
 
     def interrupt(self, job: Job, trial: Trial | None, command: str) -> None:
-        after = f" after round {trial.records[-1].round}" if trial and trial.records else ""
-        self._say(
-            f"{self._label(job)}: stopped{after}; what was done is kept, go on with {command}"
-        )
+        what = "stopped before the end of its first round; start it again with"
+        if trial is not None and trial.records:
+            after = trial.records[-1].round
+            what = f"stopped after round {after}; what was done is kept, go on with"
+        self._say(f"{self._label(job)}: {what} {command}")
 
     def _label(self, job: Job) -> str:
         return f"{job.label} seed {job.seed}" if self._several else job.label

@@ -8,7 +8,7 @@ import typer
 
 from undrift.check import require
 from undrift.cli.names import SUMMARIES, flags_of, own_flags
-from undrift.cli.options import OUTPUT, MaxRestartsOption, SeedOption, SeedsOption
+from undrift.cli.options import OUTPUT, MaxRestartsOption, SeedOption, SeedsOption, TrustOption
 from undrift.cli.shared import (
     FileChanges,
     Output,
@@ -53,6 +53,7 @@ def _method_command(method: str) -> Any:
             ),
         ] = None,
         max_restarts: MaxRestartsOption = 3,
+        trust: TrustOption = False,
         **options: Any,
     ) -> None:
         from undrift.config.experiment import Experiment
@@ -61,14 +62,18 @@ def _method_command(method: str) -> Any:
         sections = experiment_options(**pick(options, experiment_options))
         sections["engine"]["max_restarts"] = max_restarts
         hyper_parameters = {flag.name: options[flag.name] for flag in flags}
+        rates = str(hyper_parameters.get("lr"))
+        several = "," in rates and "(" not in rates  # A schedule has commas, too.
+        remedy = f"try several with undrift compare {method} --lr {rates}"
+        require(not several, f"undrift run {method}", "one --lr", rates, remedy)
         methods = [{"name": method, **hyper_parameters}]
         once = seeds is None or seed == 0
         require(once, "--seeds", "no --seed beside it", seed, "leave one of them out")
         require(seeds is None or seeds >= 1, "--seeds", "a number >= 1", seeds)
-        several = seeds is not None and seeds > 1
+        repeated = seeds is not None and seeds > 1
         folders = checkpoint is not None or resume is not None
         remedy = "runs are saved by themselves: go on with undrift run --resume FOLDER"
-        require(not (several and folders), "--checkpoint", "one seed", seeds, remedy)
+        require(not (repeated and folders), "--checkpoint", "one seed", seeds, remedy)
         run_and_print(
             Experiment.of(
                 {

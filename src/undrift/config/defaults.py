@@ -58,7 +58,9 @@ def _data(experiment: Experiment) -> Data:
         "name": absolute_name(data.name, Path()),
     }
     varies = {"data.clients", "data.partition", "data.name"} & swept
-    if data.clients is None and data.partition != "natural" and not varies:
+    if sites := experiment.federation.sites:
+        values["clients"] = len(sites)
+    elif data.clients is None and data.partition != "natural" and not varies:
         values["clients"] = DEFAULT_CLIENTS
     return data.model_copy(update=values)
 
@@ -74,7 +76,7 @@ def _training(experiment: Experiment) -> Training:
     training = experiment.training
     values: dict[str, Any] = {}
     if training.participation is None and any(issubclass(cls, Federated) for cls in classes):
-        values["participation"] = DEFAULT_PARTICIPATION
+        values["participation"] = 1.0 if experiment.federation.sites else DEFAULT_PARTICIPATION
     if training.topology is None and any(issubclass(cls, Gossip) for cls in classes):
         values["topology"] = DEFAULT_TOPOLOGY
     if training.allreduce is None and any(issubclass(cls, AllReduce) for cls in classes):

@@ -18,15 +18,18 @@ from typing import Any, NamedTuple, Self, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from undrift.check import nearest, require
+from undrift.config.federation import Federation
 from undrift.config.hyperparameters import can_be_none, require_names
 from undrift.config.messages import describe_validation_error
 from undrift.config.methods import Method
 from undrift.config.sections import Data, Engine, Evaluation, FleetOptions, Model, Part, Training
 from undrift.config.sweep import VALUES, Range, Seed, Sweep
 from undrift.core import AllReduce, Federated, Gossip
+from undrift.data.tables.read import TASKS as TABLE_TASKS
+from undrift.tasks import task_kind
 from undrift.untrusted import LONGEST_TOML, parse_toml
 from undrift.usercode.load import may_import
-from undrift.usercode.names import Trust, absolute_name, code_in, require_trust
+from undrift.usercode.names import Trust, absolute_name, code_fields, code_in, require_trust
 
 SUFFIX = ".toml"
 FAMILIES = {  # the options of training that concern one family of methods only
@@ -50,7 +53,22 @@ class Experiment(Part):
     fleet: FleetOptions = FleetOptions()
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
+    federation: Federation = Federation()
     sweep: Sweep = Sweep()
+
+    @model_validator(mode="after")
+    def _one_task(self) -> Self:
+        """Let the task of training be that by which a table is read."""
+        task, read = self.training.task, self.data.task
+        if self.data.path is None or task is None:
+            return self
+        kind, remedy = task_kind(task).name, "say it once"
+        require(kind in TABLE_TASKS, "A table's task", " or ".join(TABLE_TASKS), kind)
+        require(read in (None, kind), "training.task", f"the data's task, {read}", kind, remedy)
+        if read is None:
+            # The object is being made, so that nobody has seen it without its task yet.
+            object.__setattr__(self, "data", self.data.model_copy(update={"task": kind}))
+        return self
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -143,6 +161,9 @@ class Experiment(Part):
     def values(self) -> dict[str, Any]:
         """Return nested dictionaries of TOML's types, without what is None."""
         plain: dict[str, Any] = _plain(self.model_dump(exclude_none=True))
+        unnamed = self.federation.sites and self.data.name == Data.model_fields["name"].default
+        if "path" in plain["data"] or unnamed:
+            del plain["data"]["name"]  # A table, or what sites have, stands in its place.
         return plain
 
     def to_toml(self) -> str:
@@ -221,19 +242,17 @@ def _place(method: Method, owner: dict[str, Any], name: str) -> _Place:
 
 def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the paths of what may lie beside an experiment's file absolute."""
-    methods = values.get("methods", [])
-    tables = [*(methods if isinstance(methods, list) else []), values.get("model")]
-    for table in [*tables, values.get("data")]:
-        if isinstance(table, dict) and isinstance(table.get("name"), str):
-            table["name"] = absolute_name(table["name"], folder)
+    for table, field in code_fields(values):
+        table[field] = absolute_name(table[field], folder)
     evaluation = values.get("evaluation")
     if isinstance(evaluation, dict) and isinstance(metrics := evaluation.get("metrics"), list):
         evaluation["metrics"] = [
             absolute_name(name, folder) if isinstance(name, str) else name for name in metrics
         ]
-    data = values.get("data")
-    if isinstance(data, dict) and isinstance(data.get("path"), str):
-        data["path"] = str((folder / data["path"]).absolute())
+    for section, name in (("data", "path"), ("federation", "columns")):
+        table = values.get(section)
+        if isinstance(table, dict) and isinstance(table.get(name), str):
+            table[name] = str((folder / table[name]).absolute())
 
 
 def _takes_none(annotation: Any) -> bool:
@@ -296,6 +315,7 @@ __all__ = [
     "Engine",
     "Evaluation",
     "Experiment",
+    "Federation",
     "FleetOptions",
     "Method",
     "Model",

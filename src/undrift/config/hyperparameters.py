@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -14,13 +14,12 @@ from undrift.algorithms.accelerated import Accelerated
 from undrift.algorithms.compressed import Compressed
 from undrift.check import nearest, require
 from undrift.comm.codecs import QSGD, ScaledSign, TopK
-from undrift.core import Federated, Peer
+from undrift.config.own_methods import made, own_class
 from undrift.field_help import field_help
 from undrift.optim.rules import RULES, Rule
 from undrift.optim.rules import parse as parse_rule
 from undrift.optim.schedules import Schedule
 from undrift.optim.schedules import parse as parse_number
-from undrift.usercode.load import import_object
 
 METHODS: dict[str, type] = {cls.__name__.lower(): cls for cls in library.ALGORITHMS}
 DEFAULT_LR = 0.1
@@ -29,22 +28,13 @@ DEFAULT_LR = 0.1
 def method_class(name: str) -> type:
     """Return the class of a method of the library, or of one's own as `module:Class`."""
     if ":" in name:
-        return _own_class(name)
+        return own_class(name)
     if name.lower() not in METHODS:
         raise ValueError(
             f"A method needs a name that undrift list shows, or module:Class, got {name!r}"
             f"{nearest(name, METHODS)}."
         )
     return METHODS[name.lower()]
-
-
-def _own_class(text: str) -> type:
-    """Return the class that `module:Class` or `folder/file.py:Class` names, if it is a method."""
-    cls = import_object(text, "A method")
-    fits = isinstance(cls, type) and issubclass(cls, Federated | Peer) and is_dataclass(cls)
-    require(fits, "A method", "a dataclass derived from Federated, Gossip or AllReduce", cls)
-    method: type = cls
-    return method
 
 
 def summary_of(cls: type) -> str:
@@ -104,7 +94,7 @@ def build(cls: type, settings: Mapping[str, Any]) -> Any:
         raise ValueError(f"{cls.__name__} needs {names}, got nothing; give a value.")
     abstract = sorted(getattr(cls, "__abstractmethods__", ()))
     require(not abstract, cls.__name__, f"the methods {', '.join(abstract)}", "none of them")
-    return cls(**values)
+    return made(cls, values)
 
 
 def require_names(cls: type, names: Iterable[str]) -> None:

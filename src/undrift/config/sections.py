@@ -26,6 +26,7 @@ from undrift.aggregation import attacks, robust
 from undrift.check import nearest, require
 from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown
 from undrift.data import NAMES, partition
+from undrift.data.tables.files import as_decimal, as_separator, column_names
 from undrift.data.work import parse_work
 from undrift.tasks import named_loss, named_metric, task_kind
 from undrift.usercode.load import may_import
@@ -37,7 +38,10 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 FilePath = Annotated[Path, Field(strict=False)]  # text is how TOML has it
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is how TOML has it
-_SOURCE = "name folder path target client task drop categorical missing separator decimal"
+_SOURCE = (
+    "name folder path target client task drop categorical missing missing_target transformer "
+    "separator decimal columns here"
+)
 
 
 def parsed_by(parse: Callable[[str], object]) -> AfterValidator:
@@ -74,6 +78,18 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Column(Part):
+    """Declares a column of a table, so that none is fitted to its rows."""
+
+    name: str = Field(description="The column, or the target.")
+    categories: Names = Field(
+        (), description="Its words; others are none of them. A target's classes."
+    )
+    mean: Annotated[float, Field(allow_inf_nan=False)] = Field(0.0, description="Of its numbers.")
+    scale: Positive = Field(1.0, description="By which numbers are divided.")
+    fill: float | str | None = Field(None, description="For empty cells.")
+
+
 class Data(Part):
     """Selects the data set and splits it among clients."""
 
@@ -86,18 +102,37 @@ class Data(Part):
     )
     target: str | None = Field(None, description="The table's column that is predicted.")
     client: str | None = Field(None, description="Its column that says who holds a row.")
-    task: str | None = Field(
-        None, description="classification or regression; where left out, the target decides."
+    task: Literal["classification", "regression"] | None = Field(
+        None, description="Of the table; where left out, numbers are regression, text is classes."
     )
     drop: Names = Field((), description="Columns of the table that are left out.")
     categorical: Names = Field((), description="Columns of numbers that are categories.")
     missing: Literal["refuse", "impute"] = Field(
         "refuse", description="Empty cells: refuse, or impute the mean or most frequent value."
     )
-    separator: str | None = Field(None, description="Of the table's cells; found if left out.")
-    decimal: Literal[".", ","] = Field(".", description="Decimal point of the table's numbers.")
+    missing_target: Literal["refuse", "drop"] = Field(
+        "refuse", description="Rows without a target: refuse, or drop them."
+    )
+    transformer: str | None = Field(
+        None, description="Of its columns, instead: mine.py:make returns scikit-learn's."
+    )
+    separator: Annotated[str, AfterValidator(as_separator)] | None = Field(
+        None,
+        description="Of the table's cells: comma, semicolon, tab, pipe or a character; found if "
+        "left out.",
+    )
+    decimal: Annotated[Literal["point", "comma", ".", ","], AfterValidator(as_decimal)] = Field(
+        ".", description="Decimal point of the table's numbers: point or comma."
+    )
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.2, description="Share of a table's rows that are held out for tests."
+    )
+    columns: Annotated[tuple[Column, ...], Field(strict=False)] = Field(
+        (), description="Of a table, as [[data.columns]]; where left out, they are fitted."
+    )
+    here: bool = Field(
+        False,
+        description="Under torchrun: every rank has its own table, with {rank} in its path.",
     )
     folder: FilePath | None = Field(None, description="Where data sets are looked for first.")
     clients: Count | None = Field(
@@ -139,13 +174,24 @@ class Data(Part):
 
     @model_validator(mode="after")
     def _table(self) -> Self:
-        for name in ("target", "client", "drop", "categorical", "separator"):
+        of_tables = ("target", "client", "task", "drop", "categorical", "transformer", "separator")
+        for name in (*of_tables, "columns", "here"):
             value = getattr(self, name)
             remedy = 'say path = "table.csv"'
             require(not value or self.path is not None, f"data.{name}", "a table", value, remedy)
+        code = self.transformer is None or is_code(self.transformer)
+        require(code, "data.transformer", "code such as mine.py:make", self.transformer)
         if self.path is not None:
+            there = [] if self.target else column_names(self.path)
             remedy = 'say target = "column" (--data table.csv:target=column)'
+            more = f" and {len(there) - 20} more" if len(there) > 20 else ""
+            remedy += f"; the columns are {', '.join(there[:20])}{more}" if there else ""
             require(self.target is not None, "data.path", "the column to predict", "none", remedy)
+        names = [column.name for column in self.columns]
+        if names:
+            once = len(set(names)) == len(names) and self.target in names and len(names) > 1
+            expected = "every column once, the target among them"
+            require(once, "data.columns", expected, ", ".join(names))
         return self
 
     @property
@@ -182,6 +228,7 @@ class Model(Part):
         for name, value in (self.model_extra or {}).items():
             if name not in names and not free:
                 has = f"; it has {', '.join(names)}" if names else ""
+                has += ", and shape and classes are the data's" if is_code(self.name) else ""
                 raise ValueError(
                     f"The model {self.name} has no {name!r}{nearest(name, names)}{has}."
                 )
@@ -207,7 +254,8 @@ class Training(Part):
     )
     loss: Annotated[str, parsed_by(named_loss)] | None = Field(
         None,
-        description="cross_entropy, bce, mse, mae, huber or smooth_l1; the task's where left out.",
+        description="cross_entropy, bce, mse, mae, huber, smooth_l1, or file.py:function of "
+        "outputs and targets; the task's where left out.",
     )
     rounds: Annotated[int, Field(ge=1)] = Field(50, description="Communication rounds.")
     work: WorkForm | None = Field(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 from undrift import models
-from undrift.check import require, require_choice
+from undrift.check import nearest, require, require_choice
 from undrift.data.availability import Availability, Replaced, Resampled
 from undrift.data.tables.files import is_table
 from undrift.fleet import Jitter, Stragglers
@@ -66,10 +67,16 @@ def parse_data(text: str) -> dict[str, Any]:
     path, _, rest = text.partition(":")
     if not is_table(path):
         return {"name": text}
-    fields: dict[str, Any] = {"path": path, **_options(rest, "data", "patients.csv:target=died")}
+    options = _options(rest, "data", "patients.csv:target=died", literal=False)
+    fields: dict[str, Any] = {"path": path, **options}
+    if "test_fraction" in fields:
+        fields["test_fraction"] = _literal(fields["test_fraction"])
     for name in ("drop", "categorical"):
         if name in fields:
-            fields[name] = str(fields[name]).split("+")
+            fields[name] = fields[name].split("+")
+    if "here" in fields:
+        require(fields["here"] in ("true", "false"), "data", "here=true or here=false", text)
+        fields["here"] = fields["here"] == "true"
     return fields
 
 
@@ -83,18 +90,23 @@ def parse_model(text: str) -> tuple[str, dict[str, Any]]:
         place, _, rest = text.partition(":")
         own, _, rest = rest.partition(":")
         name = f"{place}:{own}" if is_code(f"{place}:{own}") else name
-    if not is_code(name):
-        require_choice("model", "its name", name, models.MODELS)
+    if not is_code(name) and name not in models.MODELS:
+        known, near = ", ".join(models.MODELS), nearest(name, models.MODELS)
+        own = f"{place}:Net" if place.endswith(".py") else "mine.py:Net"
+        raise ValueError(f"model needs one of {known}, or code such as {own}, got {text!r}{near}.")
     return name, _options(rest, "model", "resnet18-gn:stem=7")
 
 
-def _options(text: str, who: str, form: str) -> dict[str, Any]:
-    """Return the options of a text such as `stem=7,projection=256`."""
+def _options(text: str, who: str, form: str, *, literal: bool = True) -> dict[str, Any]:
+    """Return the options of a text such as `stem=7,projection=256`, numbers if `literal`.
+
+    A comma that no `name=` follows belongs to a value, so that `decimal=,` can be said.
+    """
     options: dict[str, Any] = {}
-    for part in text.split(",") if text else ():
+    for part in re.split(r",\s*(?=\w+=)", text) if text else ():
         key, equals, value = part.partition("=")
         require(bool(key and equals and value), who, f"options such as {form}", text)
-        options[key] = _literal(value)
+        options[key] = _literal(value) if literal else value
     return options
 
 

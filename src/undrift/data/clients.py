@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from undrift.check import require
+from undrift.check import refuse_unknown, require
 from undrift.data.availability import Availability
+from undrift.data.here import RankCensus, declare, ranks_of_run
 from undrift.data.prepare import Prepare
 from undrift.data.sources.fields import Field
 from undrift.data.sources.make import Gathered, gather
 from undrift.data.tables.files import is_frame
 from undrift.data.tables.preprocessing import Preprocessing
+from undrift.errors import UndriftError
 
 Pair = tuple[Tensor, Tensor]
 Indices = NDArray[np.int64]
@@ -31,7 +34,9 @@ class Clients:
     and the batch size count; undrift draws minibatches itself) or pandas frames with `target=`;
     from one frame, or one `Dataset` of dictionaries, with `client=` the column of clients; or by
     `Clients.split(...)`. `test` is like the data of a client, or a list
-    with a pair for each client; for frames it is held out.
+    with a pair for each client; of frames a part is held out where none is given. Frames take the
+    options of `data.read_table`, too, such as `task="classification"`, `drop=["id"]`,
+    `missing="impute"` or `transformer=` a scikit-learn transformer.
 
     Samples of a `Dataset` are read into memory, unless they do not fit into half of what is free or
     random transforms change them: then they are read whenever they are drawn (`lazy`; the repr says
@@ -46,7 +51,7 @@ class Clients:
     def __init__(
         self,
         data: Any,
-        *,
+        *others: Any,
         test: Any = None,
         validation: Any = None,
         target: str | None = None,
@@ -54,13 +59,22 @@ class Clients:
         lazy: bool | None = None,
         availability: Availability | None = None,
         prepare: Prepare | None = None,
+        **table: Any,
     ) -> None:
-        if is_frame(data) or (isinstance(data, list | tuple) and any(map(is_frame, data))):
-            require(
-                test is None, "Clients", "no test beside frames, of which it is held out", "one"
+        if others:
+            raise TypeError(
+                "Clients needs one list with the data of each client, such as [(inputs, targets), "
+                "...], got several arguments; deal one data set with undrift.Clients.split(inputs, "
+                "targets, parts)."
             )
-            self.__dict__.update(vars(_from_frames(data, target, client, availability)))
+        if _has_frames(data):
+            from undrift.data.tables.frames import from_frames
+
+            own = from_frames(data, target, client, test=test, **table)
+            self.__dict__.update(vars(own.split("natural", availability=availability)))
             return
+        for name in table:
+            raise refuse_unknown("Clients", _keywords(), name)
         owners = None
         if isinstance(test, list) and all(isinstance(each, tuple) for each in test):
             test, owners = _joined_tests(test, len(data))
@@ -127,6 +141,41 @@ class Clients:
         self.preprocessing = preprocessing
         return self
 
+    @classmethod
+    def here(
+        cls,
+        data: Any,
+        *,
+        numbers: Sequence[int] | None = None,
+        availability: Availability | None = None,
+        **options: Any,
+    ) -> Clients:
+        """Return the clients of all ranks of torchrun, of whom this rank has these and their data.
+
+        Every rank calls it at the same place with what `Clients` takes, or with `Clients`; they
+        exchange counts and shapes, never samples (docs/distributed.md). The clients of rank 0 come
+        first, then those of rank 1, unless `numbers` says which of all clients these are.
+        """
+
+        def make() -> Clients:
+            if isinstance(data, Clients):
+                require(not options, "Clients.here", "no options beside Clients", tuple(options))
+                return data
+            some = not isinstance(data, list | tuple) or len(data) > 0
+            remedy = "start fewer processes, or give it one"
+            require(some, "Clients.here", "at least one client on every rank", "none", remedy)
+            if _has_frames(data):
+                from undrift.data.tables.frames import read_frames
+                from undrift.data.tables.ranks import clients_of_table
+
+                columns = {"target": None, "client": None, **options}
+                return clients_of_table(ranks, lambda: read_frames(data, **columns))
+            return cls(data, **options)
+
+        ranks = ranks_of_run()
+        with ranks.failure_scope():
+            return declare(make, ranks, numbers, availability)
+
     def _fill(
         self,
         inputs: Tensor,
@@ -150,6 +199,8 @@ class Clients:
         self.inputs, self.targets = inputs, targets
         self.test, self.validation = held["test"], held["validation"]
         self.index, self.sizes = index, sizes
+        self.held = sizes  # the samples that this process has of each client
+        self.rank_census: RankCensus | None = None  # where every rank has data of its own
         self.owners: dict[str, Indices] = {}  # of the samples of "test" or "validation", if known
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.availability = availability
@@ -161,6 +212,7 @@ class Clients:
         self.preprocessing: Preprocessing | None = None  # of the table that the samples are from
         self.fields: tuple[Field, ...] = ()  # inputs that the model takes by name
         self.batch_size: int | None = None  # of the loaders that the samples came in
+        self.names: tuple[str, ...] = ()  # of natural clients; the others have numbers alone
         self.note = ""  # what reading a sample costs, where it is read when it is drawn
         if availability is not None:
             availability.check(len(self))
@@ -219,11 +271,24 @@ class Clients:
     def __repr__(self) -> str:
         low, high = int(self.sizes.min()), int(self.sizes.max())
         sizes = f"{low}" if low == high else f"{low} to {high}"
-        tested = "no test set" if self.test is None else f"{len(self.test[1])} test samples"
+        tested = "no test set" if self.test is None else f"{sum(self.counts('test'))} test samples"
         if self.validation is not None:
-            tested += f", {len(self.validation[1])} validation samples"
+            tested += f", {sum(self.counts('validation'))} validation samples"
         read = f", {self.note}" if self.note else ""
-        return f"Clients({len(self)} clients, {sizes} samples each, {tested}{read})"
+        here = "" if self.rank_census is None else f" ({len(self.mine)} of them here)"
+        return f"Clients({len(self)} clients{here}, {sizes} samples each, {tested}{read})"
+
+    @property
+    def mine(self) -> Indices:
+        """Return the clients whose samples this process has."""
+        return np.flatnonzero(self.held)
+
+    def counts(self, name: str) -> tuple[int, ...]:
+        """Return how many samples of "test" or "validation" every rank has, or this process."""
+        if self.rank_census is not None:
+            return self.rank_census.held_out[name]
+        pair = getattr(self, name)
+        return (0 if pair is None else len(pair[1]),)
 
     def with_targets(self, convert: Callable[[Tensor], Tensor]) -> Clients:
         """Return the same clients with all targets in another form."""
@@ -240,17 +305,23 @@ class Clients:
         other.owners = {**self.owners, name: owners}
         return other
 
+    @property
+    def samples_for_clients(self) -> str:
+        """Return "test", "validation" or "training": the set that clients can be measured on."""
+        names = ("test", "validation")
+        owned = [n for n in names if getattr(self, n) is not None and n in self.owners]
+        return [*owned, "training"][0]
+
     def samples_of_clients(self) -> tuple[str, Pair, Indices]:
         """Return samples on which each client can be measured, and who owns which of them.
 
         They are the clients' own samples of the test, else of the validation, else of the training
         set, which is the first word.
         """
-        for name in ("test", "validation"):
-            pair = getattr(self, name)
-            if pair is not None and name in self.owners:
-                return name, pair, self.owners[name]
-        owners = np.repeat(np.arange(len(self)), self.sizes)
+        name = self.samples_for_clients
+        if name != "training":
+            return name, getattr(self, name), self.owners[name]
+        owners = np.repeat(np.arange(len(self)), self.held)
         rows = torch.from_numpy(self.index)
         return "training", (self.inputs[rows], self.targets[rows]), owners
 
@@ -267,23 +338,26 @@ class Clients:
 
     def of(self, i: int) -> Indices:
         """Return the indices of client i's samples in the pool."""
+        if self.rank_census is not None and not self.held[i]:
+            raise UndriftError(
+                f"Client {i} needs to be asked for on rank {self.rank_census.ranks[i]}, which has "
+                f"its samples, got a question on rank {self.rank_census.rank}."
+            )
         return self.index[self.offsets[i] : self.offsets[i + 1]]
 
 
-def _from_frames(
-    data: Any, target: str | None, client: str | None, availability: Availability | None
-) -> Clients:
-    """Return the clients of one frame with a column of clients, or of a frame for each."""
-    from undrift.data.dataset import Dataset
-    from undrift.data.tables.read import joined, read_table
+def _has_frames(data: Any) -> bool:
+    """Return whether the data are a pandas frame, or a list with one."""
+    return is_frame(data) or (isinstance(data, list | tuple) and any(map(is_frame, data)))
 
-    require(target is not None, "Clients", 'target="column" for frames', "none")
-    if isinstance(data, list | tuple):
-        data, client = joined(data)
-    remedy = "or pass a list of frames, one for each client"
-    require(client is not None, "Clients", 'client="column" for one frame', "none", remedy)
-    dataset = Dataset.of(read_table(data, target=str(target), client=client))
-    return dataset.split("natural", availability=availability)
+
+def _keywords() -> list[str]:
+    """Return the keywords of `Clients` for what is no frame."""
+    return [
+        name
+        for name in inspect.signature(Clients).parameters
+        if name not in ("data", "others", "table")
+    ]
 
 
 def _joined(parts: Sequence[Sequence[int] | Indices]) -> tuple[Indices, Indices]:
@@ -343,8 +417,7 @@ def _check_pair(pair: Pair, who: str) -> None:
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(torch.is_tensor, pair))):
         got = [type(part).__name__ for part in pair] if isinstance(pair, tuple | list) else pair
         raise ValueError(
-            f"Clients needs a pair of tensors, inputs and targets, got {got} for {who}; "
-            "convert arrays with torch.as_tensor."
+            f"Clients needs a pair of inputs and targets, arrays or tensors, got {got} for {who}."
         )
     inputs, targets = pair
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):

@@ -130,9 +130,8 @@ class Dataset:
         prepare = self.prepare
         if isinstance(prepare, Images) and not augment:
             prepare = prepare.plain()
-        held = None
+        held, before = None, parts
         if validation is not None:
-            before = parts
             parts, taken = hold_out(parts, validation, len(targets), seed=seed)
             index = torch.from_numpy(taken)
             held = self.stored_train[0][index], targets[index]
@@ -153,6 +152,9 @@ class Dataset:
         )
         if held is not None:
             split = split.with_owners("validation", owners_of(before, len(targets))[taken])
+        if natural is not None and self.client_ids is not None and self.client_names:
+            owners = (self.client_ids[np.asarray(part)[0]] for part in before)
+            split.names = tuple(self.client_names[int(who)] for who in owners)
         theirs = None if natural is None else self._owners_of_tests(natural, rows)
         return split if theirs is None else split.with_owners("test", theirs)
 

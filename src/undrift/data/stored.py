@@ -40,6 +40,20 @@ class Stored:
     vocabulary: tuple[str, ...] = ()  # of tokens: token i stands for vocabulary[i]
     preprocessing: Preprocessing | None = None  # of a table, fitted to its training rows
 
+    def __repr__(self) -> str:
+        shape = tuple(self.train.inputs.shape[1:])
+        named = f", {len(self.names)} natural clients" if self.names else ""
+        return (
+            f"Stored({len(self.train)} training and {len(self.test)} test samples of shape "
+            f"{shape}{named})"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"Stored has no {name!r}, as it holds samples as they were read; "
+            "undrift.Dataset.of(stored) makes a data set of it, which can be split."
+        )
+
 
 def damaged(path: object, expected: str, got: object, remedy: str) -> DataError:
     """Return `DataError("<path> needs <expected>, got <got>; <remedy>.")`."""

@@ -124,7 +124,7 @@ def measure(
     first, second = (_trial(algorithm, executor, population, steps) for steps in (1, 2))
     gradients = second.gradients - first.gradients
     planner = executor.planner
-    n = int(planner.census.sizes[0])
+    n = int(planner.census.sizes[executor.pool.clients.mine[0]])
     epoch = 1 if planner.batch_size is None else math.ceil(n / planner.batch_size)
     passes = (first.gradients - gradients) / epoch
     return Bill(first.bytes_up, first.bytes_down, first.exchanges, passes, gradients)
@@ -138,7 +138,7 @@ def _trial(
 ) -> Meter:
     now, x0 = resolve(algorithm, 0), executor.task.layout.gather(executor.task.model)
     meter = Meter(1)
-    plan = Plan.equal(np.array([0]), steps, population)
+    plan = Plan.equal(executor.pool.clients.mine[:1], steps, population)
     with torch.no_grad():
         federated_round(now, executor, plan, server=now.init(x0), clients={}, x0=x0, meter=meter)
     return meter

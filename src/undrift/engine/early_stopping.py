@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from undrift.check import is_finite, is_whole, require
-from undrift.core import Vector
-from undrift.results.metrics import primary, rises, value_of
-from undrift.results.record import VALIDATION, Record
+from undrift.check import is_finite, is_whole, require, require_choice
+from undrift.engine.settings import BestModel
+from undrift.results.metrics import METRICS, primary, rises, value_of
+from undrift.results.record import CLIENTS, VALIDATION, Record
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,42 @@ class EarlyStopping:
         require(is_whole(value), "early_stopping", expected, value)
         return cls(value)
 
+    def check(
+        self, metrics: Sequence[str], *, labels: bool, validated: bool, over_clients: bool
+    ) -> None:
+        """Raise a ValueError if no test of the run measures what is compared.
 
-class BestModel(NamedTuple):
-    """Holds the best model of a run so far."""
-
-    round: int
-    metric: str
-    value: float
-    x: Vector
+        `metrics` are the names of the run's own; `labels` says whether accuracy is measured. The
+        figures over clients are known only when they are measured.
+        """
+        if self.metric is None or (over_clients and self.metric.startswith(CLIENTS)):
+            return
+        plain = ["loss", *(["accuracy"] if labels else []), *metrics]
+        held_out = [f"{VALIDATION}{name}" for name in plain]
+        missing = self.metric in held_out and not validated
+        expected, remedy = f"validation samples for {self.metric}", "give the clients some"
+        require(not missing, "EarlyStopping", expected, None, remedy)
+        known = [*plain, *held_out] if validated else plain
+        if self.metric not in METRICS or self.metric.endswith("accuracy"):
+            require_choice("EarlyStopping", "metric", self.metric, known)
 
 
 class BestWatch:
-    """Compares the tests of a run: `best` is the best so far, `stale` counts the tests since."""
+    """Compares the tests of a run: `best` is the best so far, which counts the tests since.
 
-    def __init__(self, rule: EarlyStopping) -> None:
+    A run that goes on from a checkpoint begins with the best that it had, if that is of the rule's
+    metric.
+    """
+
+    def __init__(self, rule: EarlyStopping, best: BestModel | None = None) -> None:
         self.rule = rule
-        self.best: BestModel | None = None
-        self.stale = 0
+        comparable = best is not None and rule.metric in (None, best.metric)
+        self.best: BestModel | None = best if comparable else None
+
+    @property
+    def over(self) -> bool:
+        """Return whether as many tests were no better as the rule has patience for."""
+        return self.best is not None and self.best.stale >= self.rule.patience
 
     def add(self, records: Sequence[Record], x: Any) -> bool:
         """Take the last record and a function that returns its model; return whether to stop."""
@@ -69,10 +88,10 @@ class BestWatch:
             return False
         sign = 1 if rising else -1
         if self.best is None or sign * (value - self.best.value) > self.rule.min_delta:
-            self.best, self.stale = BestModel(record.round, metric, value, x().clone()), 0
+            self.best = BestModel(record.round, metric, value, x().clone())
             return False
-        self.stale += 1
-        return self.stale >= self.rule.patience
+        self.best = self.best._replace(stale=self.best.stale + 1)
+        return self.over
 
     @staticmethod
     def _metric(records: Sequence[Record]) -> str:

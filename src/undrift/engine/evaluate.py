@@ -6,6 +6,8 @@ if a batch is small. The sum is over all batches in order, whoever had which.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core import Vector
@@ -21,11 +24,20 @@ from undrift.data.clients import Clients, Pair
 from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.threads import TaskCopies, intra_op_threads, ordered_thread_map
 from undrift.engine.participation import Floats
-from undrift.engine.world import World
+from undrift.engine.parts import (
+    WeightedPart,
+    client_parts,
+    held_out_parts,
+    in_batches,
+    shares,
+    training_parts,
+)
+from undrift.engine.world import Placement, World
 from undrift.gradients.kernels import ForwardKernel
 from undrift.gradients.task import Task, per_sample
 from undrift.models.layout import eval_mode
 from undrift.tasks import MetricSet
+from undrift.tasks.measures import rmse
 
 ALL_AT_ONCE = 2**62  # the size of batches for a loss that is not a mean over samples
 CACHED_ELEMENTS = 2**22  # inputs and activations of a batch that stay in the processor's cache
@@ -40,17 +52,16 @@ class Score(NamedTuple):
     accuracy: float | None  # None when the targets are not class labels
 
 
-class _Part(NamedTuple):
-    """Holds samples that a model is scored on in one pass, each with its weight in the sum."""
+class ClientValues(NamedTuple):
+    """Holds what a test has found at each client that has samples, in the order of the clients.
 
-    pool: Pair  # of samples as they are stored
-    rows: Tensor | slice  # of the pool, which are gathered when they are needed
-    weights: Tensor | float  # (samples,), or the weight of all together where they weigh the same
+    A metric that is not defined for a client's samples is NaN.
+    """
 
-    @property
-    def samples(self) -> Pair:
-        """Return inputs and targets."""
-        return self.pool[0][self.rows], self.pool[1][self.rows]
+    which: str  # of the clients' samples: "test", "validation" or "training"
+    clients: tuple[int, ...]
+    samples: NDArray[np.int64]
+    values: dict[str, Floats]  # by metric
 
 
 class _PartScore(NamedTuple):
@@ -91,46 +102,75 @@ class Evaluator:
         x: Vector,
         *,
         on_training_data: bool = False,
-        samples: Pair | None = None,
+        held_out: str = "test",
         most: int | None = None,
     ) -> Score:
-        """Return loss and accuracy on the test set, or on these samples.
+        """Return loss and accuracy on the test set, or the validation set.
 
         Without a test set, or `on_training_data`, they are those of the training data as the
         objective weighs it. At most `most` samples are taken, evenly spread over all.
         """
-        parts, world = self._parts(on_training_data, samples, most), self.world
+        parts, world = self._parts(on_training_data, held_out, most), self.world
+        if self._apart:
+            return _total(world.rows(_sums(self._scores([(x, part) for part in parts]))))
         own = [part for i, part in enumerate(parts) if i % world.size == world.rank]
         scores = [_PartScore()] * len(parts)
         scores[world.rank :: world.size] = self._scores([(x, part) for part in own])
         return _total(world.sum(_sums(scores)))
 
+    @property
+    def _apart(self) -> bool:
+        """Return whether every rank evaluates its own samples, because no other rank has them."""
+        return self.clients.rank_census is not None
+
     def measure(
-        self, x: Vector, *, samples: Pair | None = None, most: int | None = None
+        self, x: Vector, *, held_out: str = "test", most: int | None = None
     ) -> tuple[Score, dict[str, float]]:
         """Return the score of `score`, and the metrics of all its outputs together.
 
         Metrics are no sums over batches, so each process computes all outputs where there are some.
+        Ranks with data of their own have the mean of their metrics, weighted by their samples.
         """
         if self.metrics.of_loss(self.task.loss):
-            score = self.score(x, samples=samples, most=most)
+            score = self.score(x, held_out=held_out, most=most)
             return score, self.metrics.from_loss(score.loss)
-        parts = self._parts(False, samples, most)
+        parts = self._parts(False, held_out, most)
         scores = self._scores([(x, part) for part in parts], keep=True)
         pairs = [each.pair for each in scores if each.pair is not None]
-        outputs, targets = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
-        return _total(_sums(scores)), self.metrics(outputs, targets)
+        found, count = dict[str, float](), 0
+        if pairs:
+            outputs, targets = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
+            found, count = self.metrics(outputs, targets), len(targets)
+        if not self._apart:
+            return _total(_sums(scores)), found
+        rows = [count, *(found.get(name, math.nan) for name in self.metrics.names)]
+        table = self.world.rows(torch.tensor([rows], dtype=torch.float64))
+        return _total(self.world.rows(_sums(scores))), _means(self.metrics, table)
 
-    def by_client(self, x: Vector) -> tuple[str, dict[str, list[float]]]:
-        """Return which samples were taken, and by metric a value for each client that has some.
+    def by_client(self, x: Vector) -> ClientValues:
+        """Return by metric a value for each client that has samples."""
+        which, found = self._by_own_client(x)
+        if self._apart:
+            texts = self.world.texts(json.dumps(found))
+            found = {int(i): own for text in texts for i, own in json.loads(text).items()}
+        clients = sorted(found)
+        columns = (
+            {name: np.array([found[i][name] for i in clients]) for name in found[clients[0]]}
+            if clients
+            else {}
+        )
+        samples = columns.pop("samples", np.array([])).astype(np.int64)
+        return ClientValues(which, tuple(clients), samples, columns)
 
-        A metric that is not defined for a client's samples is NaN.
-        """
+    def _by_own_client(self, x: Vector) -> tuple[str, dict[int, dict[str, float]]]:
+        """Return the metrics of every client that has samples in this process."""
         which, pool, owners = self.clients.samples_of_clients()
         order = np.argsort(owners, kind="stable")
         rows = torch.from_numpy(order)
-        jobs = [(x, part) for part in _in_batches(pool, rows, self.batch)]
+        jobs = [(x, part) for part in in_batches(pool, rows, self.batch)]
         pairs = [each.pair for each in self._scores(jobs, keep=True) if each.pair is not None]
+        if not pairs:
+            return which, {}
         outputs, targets = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
         sizes = np.bincount(owners[owners >= 0], minlength=len(self.clients))
         strangers = int((owners < 0).sum())  # samples that no client owns come first
@@ -140,12 +180,11 @@ class Evaluator:
             torch.split(targets[strangers:], sections),
             strict=True,
         )
-        found: dict[str, list[float]] = {}
-        for own_outputs, own_targets in own:
-            if len(own_targets):
-                for name, value in self._values(own_outputs, own_targets).items():
-                    found.setdefault(name, []).append(value)
-        return which, found
+        return which, {
+            i: {"samples": len(each[1]), **self._values(*each)}
+            for i, each in enumerate(own)
+            if len(each[1])
+        }
 
     def _values(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Return loss, accuracy where there are classes, and metrics of some samples."""
@@ -154,26 +193,31 @@ class Evaluator:
             values["accuracy"] = float((outputs.argmax(1) == targets).double().mean())
         return values | self.metrics(outputs, targets)
 
-    def _parts(self, on_training_data: bool, samples: Pair | None, most: int | None) -> list[_Part]:
+    def _parts(self, on_training_data: bool, held_out: str, most: int | None) -> list[WeightedPart]:
         """Return the batches of a test."""
-        samples = self.clients.test if samples is None else samples
-        if samples is not None and not on_training_data:
-            return _in_batches(samples, _evenly(len(samples[1]), most), self.batch)
+        clients = self.clients
+        if getattr(clients, held_out) is not None and not on_training_data:
+            return held_out_parts(clients, held_out, most, self.batch)
         if self.batch == ALL_AT_ONCE:
-            return self._client_parts()
-        return self._training_parts(most)
+            return client_parts(clients, self.population)
+        return training_parts(clients, self.population, most, self.batch)
 
     def accuracies(self, models: Tensor, ids: Sequence[int], samples: int | None) -> list[float]:
         """Return the accuracy of each row of `models`, which are those of these nodes.
 
         Each node has so many samples of the test set, or of the training data, or all of them. The
-        nodes' samples interleave: if they are few, no two nodes have the same.
+        nodes' samples interleave: if they are few, no two nodes have the same. Where every rank has
+        data of its own, they are of those, and a rank without any has no accuracies.
         """
         clients = self.clients
+        if self._apart:
+            ids = range(len(ids))
         pool = clients.test or (clients.inputs, clients.targets)
         index = np.arange(len(pool[1])) if clients.test is not None else clients.index
-        held, nodes = torch.from_numpy(index), len(clients)
+        held, nodes = torch.from_numpy(index), len(ids) if self._apart else len(clients)
         total = len(held)
+        if not total:
+            return []
         count = total if samples is None else min(samples, total)
         # Node i of m has its samples at i / m of each step through all of them.
         places = (torch.arange(count) * nodes + torch.tensor(ids)[:, None]) * total
@@ -185,7 +229,7 @@ class Evaluator:
         jobs = [
             (x, part)
             for x, own in zip(models, rows, strict=True)
-            for part in _in_batches(pool, own, self.batch)
+            for part in in_batches(pool, own, self.batch)
         ]
         scores = self._scores(jobs)
         each = len(scores) // len(models)
@@ -209,27 +253,8 @@ class Evaluator:
             hits += found.hits.sum(1)
         return (hits / rows.shape[1]).tolist()
 
-    def _training_parts(self, most: int | None) -> list[_Part]:
-        """Return the training data as the objective weighs it, or some of it, in batches."""
-        clients, population = self.clients, self.population
-        each = np.repeat(population / np.maximum(1, clients.sizes), clients.sizes)
-        held = np.flatnonzero(each > 0)
-        some = _evenly(len(held), most)
-        held = held if some is None else held[some.numpy()]
-        weights = torch.from_numpy(each[held] * (population.sum() / each[held].sum()))
-        rows, pool = torch.from_numpy(clients.index[held]), (clients.inputs, clients.targets)
-        starts = range(0, len(rows), self.batch)
-        slices = (slice(start, start + self.batch) for start in starts)
-        return [_Part(pool, rows[some], weights[some]) for some in slices]
-
-    def _client_parts(self) -> list[_Part]:
-        """Return the training data of each client whole, for a loss that needs it so."""
-        owners = np.flatnonzero(self.population > 0)
-        pairs = ((self.clients[int(i)], float(self.population[i])) for i in owners)
-        return [_Part(pair, slice(None), weight) for pair, weight in pairs]
-
     def _scores(
-        self, jobs: Sequence[tuple[Vector, _Part]], *, keep: bool = False
+        self, jobs: Sequence[tuple[Vector, WeightedPart]], *, keep: bool = False
     ) -> list[_PartScore]:
         """Return the scores of models on parts, with the outputs if they are to be kept."""
         largest = min(self.batch, max((len(part.pool[1]) for _, part in jobs), default=0))
@@ -253,8 +278,8 @@ class Evaluator:
         """Return the gradient at x of sum_i w_i F_i over all training data, without dropout."""
         task, total = self.task, torch.zeros_like(x)
         with eval_mode(task.model), torch.enable_grad():
-            for i in self.world.nodes(len(self.clients)):
-                for share, inputs, targets in _shares(self.clients[i], self.batch):
+            for i in Placement.of(self.clients, self.world).nodes(len(self.clients)):
+                for share, inputs, targets in shares(self.clients[i], self.batch):
                     leaf = x.detach().requires_grad_()
                     outputs = task.forward(leaf, task.prepared(inputs))
                     loss = task.loss(outputs, task.cast(targets))
@@ -265,11 +290,13 @@ class Evaluator:
     def training_batches(self, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
         """Yield all training data in batches, each behind its weight in the objective."""
         for i in np.flatnonzero(self.population > 0):
-            for share, inputs, targets in _shares(self.clients[int(i)], batch):
+            for share, inputs, targets in shares(self.clients[int(i)], batch):
                 yield float(self.population[i]) * share, inputs, targets
 
 
-def _job(copies: TaskCopies, x: Vector, part: _Part, keep: bool) -> Callable[[Event], _PartScore]:
+def _job(
+    copies: TaskCopies, x: Vector, part: WeightedPart, keep: bool
+) -> Callable[[Event], _PartScore]:
     """Return a job that scores a part with a copy of the model."""
 
     def run(stop: Event) -> _PartScore:
@@ -289,8 +316,29 @@ def _total(sums: Tensor) -> Score:
     return Score(sum(losses), None if any(unlabelled) else sum(accuracies))
 
 
+def _means(metrics: MetricSet, table: Tensor) -> dict[str, float]:
+    """Return the weighted mean of each metric over the ranks that have one.
+
+    A row of the table is a rank's weight and its metrics. Of roots of means it is that of squares.
+    """
+    means = {}
+    for i, metric in enumerate(metrics.metrics, 1):
+        some = table[~table[:, i].isnan() & (table[:, 0] > 0)]
+        power = 2 if metric.function is rmse else 1
+        total = (
+            float(some[:, 0] @ some[:, i] ** power / some[:, 0].sum()) if len(some) else math.nan
+        )
+        means[metric.name] = total ** (1 / power)
+    return means
+
+
 def _score(
-    task: Task, x: Vector, part: _Part, kernel: ForwardKernel | None, threads: int, keep: bool
+    task: Task,
+    x: Vector,
+    part: WeightedPart,
+    kernel: ForwardKernel | None,
+    threads: int,
+    keep: bool,
 ) -> _PartScore:
     """Return the weighted loss and accuracy of a part, and whether its targets are no labels."""
     stored, targets = part.samples
@@ -319,29 +367,3 @@ def _weighted(values: Tensor, weights: Tensor | float) -> float:
         return weights * float(values.double().mean())
     own = values.double().cpu()
     return float((weights * (own.flatten(1).mean(1) if own.ndim > 1 else own)).sum())
-
-
-def _evenly(count: int, most: int | None) -> Tensor | None:
-    """Return the places of at most `most` of so many samples, evenly spread; None for all."""
-    if most is None or most >= count:
-        return None
-    return torch.arange(most) * count // most
-
-
-def _in_batches(pool: Pair, rows: Tensor | None, batch: int) -> list[_Part]:
-    """Return batches of rows of a pool, or of all, each with its share of them as its weight."""
-    count = len(pool[1]) if rows is None else len(rows)
-    parts = []
-    for start in range(0, count, batch):
-        some = slice(start, min(start + batch, count))
-        own = some if rows is None else rows[some]
-        parts.append(_Part(pool, own, (some.stop - start) / count))
-    return parts
-
-
-def _shares(pair: Pair, batch: int) -> Iterator[tuple[float, Tensor, Tensor]]:
-    """Yield batches, each behind its share of the samples."""
-    inputs, targets = pair
-    for start in range(0, len(targets), batch):
-        some = slice(start, start + batch)
-        yield len(targets[some]) / len(targets), inputs[some], targets[some]

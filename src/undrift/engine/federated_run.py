@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from undrift.aggregation.validation import UsualSizes
 from undrift.core import Federated, Vector
 from undrift.engine.checkpoint import store
 from undrift.engine.execution.cohort import FederatedExecutor, RecordingTap, Tap
@@ -95,10 +96,14 @@ class FederatedRun(Run):
         tap = self._tap
         return dict(tap.record_fields(self.round)) if isinstance(tap, RecordingTap) else {}
 
+    @property
+    def _usual_sizes(self) -> UsualSizes:
+        return self._executor.sizes
+
     def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
         holders = {i: part.clients for part in parts for i in part.clients}
         ids = np.array(sorted(holders), dtype=np.int64)
-        own = ids[self.world.positions(ids)].tolist()
+        own = ids[self._executor.placement.positions(ids)].tolist()
         return replace(parts[0], clients={i: holders[i][i] for i in own})
 
     def _templates(self, x0: Vector) -> tuple[Any, Any]:

@@ -7,8 +7,10 @@ from torch import nn
 
 from undrift.check import nearest, require
 from undrift.errors import first_line
+from undrift.fleet.presets import PRESETS
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+_MEANT = dict.fromkeys(("gpu", "gpu:0", "nvidia"), "; a GPU is 'cuda', or 'mps' on a Mac")
 _WORDS = ("auto", "cpu", "cuda", "cuda:0", "mps", "xpu")
 
 
@@ -23,18 +25,27 @@ def as_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        near = nearest(str(device), _WORDS)
+        near = _MEANT.get(str(device).lower()) or nearest(str(device), _WORDS)
+        if str(device).partition(":")[0] in PRESETS:
+            near = f"; simulated hardware of clients is fleet={device!r} (--fleet {device})"
         raise ValueError(
             f"device needs to be auto, cpu, cuda:0 or mps, got {device!r}{near}."
         ) from error
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise _missing(device, "torch finds no MPS, which Macs have")
     try:
         torch.empty(1, device=found)
     except (AssertionError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"device needs hardware that this machine has, got {str(device)!r} "
-            f"({first_line(error)}); say cpu, or auto for what is there."
-        ) from error
+        raise _missing(device, first_line(error).partition(". ")[0]) from error
     return found
+
+
+def _missing(device: str | torch.device, reason: str) -> ValueError:
+    """Return the error for a device that this machine does not have."""
+    return ValueError(
+        f"device needs hardware that this machine has, got {str(device)!r} ({reason}); say cpu, or "
+        "auto for what is there."
+    )
 
 
 def moved(model: nn.Module, device: torch.device) -> nn.Module:

@@ -164,7 +164,8 @@ class PeerRun(Run):
             "traffic": traffic,
         }
         if isinstance(self.world, Processes):
-            return NetworkExchange(world=self.world, **settings)
+            blocks = self._executor.placement.blocks(self.size)
+            return NetworkExchange(world=self.world, blocks=blocks, **settings)
         return InProcessExchange(**settings)
 
     def _make_record(self, plan: Plan, meter: Meter, seconds: float) -> PeerRecord:
@@ -186,7 +187,7 @@ class PeerRun(Run):
             tested |= self._train_loss(mean) | self._validation(mean) | self._sharpness(mean)
             tested |= self._over_clients(mean)
             if self._settings.evaluation.node_accuracy and accuracy is not None:
-                node_accuracy = accuracy if agreed else self._over_nodes(self._own_accuracies())
+                node_accuracy = accuracy if agreed else self._node_accuracy()
             if self._settings.evaluation.gradient_norm:
                 norm = float(torch.linalg.vector_norm(self.evaluator().gradient(mean)))
         self._traffic = traffic = self._traffic.sum_over_ranks(self.world)
@@ -211,11 +212,16 @@ class PeerRun(Run):
             **self._clock_fields(plan, lambda clock: clock.of_peers(plan, meter, traffic)),
         )
 
-    def _own_accuracies(self) -> list[float]:
-        """Return the accuracy of each model that this process holds, on its share of samples."""
-        evaluation, nodes = self._settings.evaluation, self.world.nodes(self.size)
+    def _node_accuracy(self) -> float:
+        """Return the mean accuracy of the nodes' own models, each on its share of samples.
+
+        Nodes count whose process has samples of the test.
+        """
+        evaluation, nodes = self._settings.evaluation, self._executor.placement.nodes(self.size)
         samples = evaluation.samples if evaluation.node_samples is None else evaluation.node_samples
-        return self.evaluator(alone=True).accuracies(self._nodes.x, nodes, samples)
+        own = self.evaluator().accuracies(self._nodes.x, nodes, samples)
+        sums = self.world.sum(torch.tensor([sum(own), len(own)], dtype=torch.float64))
+        return float(sums[0] / sums[1])
 
     def _over_nodes(self, values: list[float]) -> float:
         """Return the mean over all nodes of a number that each process has for its own nodes."""
@@ -229,7 +235,7 @@ class PeerRun(Run):
 
     def _own_part(self, parts: list[store.Snapshot]) -> store.Snapshot:
         rows = tree.map(lambda *leaves: torch.cat(leaves), *(part.server for part in parts))
-        nodes = self.world.nodes(self.size)
+        nodes = self._executor.placement.nodes(self.size)
         own = tree.map(lambda leaf: leaf[nodes.start : nodes.stop].clone(), rows)
         return replace(parts[0], server=own)
 

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -16,11 +17,14 @@ from torch import nn
 from undrift.check import require
 from undrift.core import Vector
 from undrift.data.sources.fields import FieldModel
+from undrift.data.sources.inputs import inputs_of
+from undrift.data.sources.lazy import LazySamples
+from undrift.data.tables.files import is_frame
 from undrift.data.tables.score import score
 from undrift.engine.checkpoint.due import SaveTimes
 from undrift.engine.clock import Clock, Lap
 from undrift.engine.display import RecordDisplay
-from undrift.engine.early_stopping import BestModel, BestWatch, EarlyStopping
+from undrift.engine.early_stopping import BestWatch, EarlyStopping
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.effort import Effort
 from undrift.engine.execution.executor import Mode
@@ -28,11 +32,12 @@ from undrift.engine.execution.memory import retain_freed_memory
 from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.execution.threads import intra_op_threads
+from undrift.engine.export import export
 from undrift.engine.plan import Plan
 from undrift.engine.processes.interrupts import StopSignal, requested
 from undrift.engine.resume import Resumable
 from undrift.engine.scores import Scored
-from undrift.engine.settings import RunSettings
+from undrift.engine.settings import BestModel, RunSettings
 from undrift.engine.stall import StallWatch
 from undrift.errors import UndriftError
 from undrift.models.layout import eval_mode, sha256
@@ -85,6 +90,11 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
     def why(self) -> str:
         """Return the reason for the mode."""
         return self.execution.why
+
+    @property
+    def planned_rounds(self) -> int:
+        """Return the rounds that were asked for; `rounds` are fewer after early stopping."""
+        return self._settings.rounds
 
     @property
     def tests(self) -> str:
@@ -141,16 +151,29 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
         """Return predictions: a frame for a pandas frame or CSV file, else the model's outputs.
 
         A frame is for clients from a table, whose preprocessing it goes through. Other rows are
-        samples as the clients hold them.
+        samples as `Clients` takes them, with or without targets: an array or a tensor of inputs, a
+        `Dataset`, a `DataLoader`, or a dictionary of inputs.
         """
         model, clients = self.model, self._clients
         if clients.preprocessing is not None and not isinstance(rows, torch.Tensor):
             return score(model, clients.preprocessing, rows)
-        tensor = isinstance(rows, torch.Tensor)
+        table = is_frame(rows) or isinstance(rows, str | Path)
         remedy = "a frame needs clients that were made from a table"
-        require(tensor, "predict", "a tensor of samples", type(rows).__name__, remedy)
-        with eval_mode(model), torch.no_grad():
-            return model(self._task.prepared(rows))
+        require(not table, "predict", "an array of samples", type(rows).__name__, remedy)
+        inputs, task = inputs_of(rows, clients.fields), self._task
+        read = isinstance(clients.prepare, LazySamples)  # which takes numbers of its own samples
+        inputs = task.cast(inputs) if read else task.prepared(inputs)
+        net = FieldModel(model, clients.fields) if clients.fields else model
+        with eval_mode(net), torch.no_grad():
+            return net(inputs)
+
+    def export(self, path: str | Path) -> str:
+        """Write the best model, or else the current one; return what the file's inputs are.
+
+        `model.safetensors` has the preprocessing of a table beside the weights, for `SavedModel`
+        and `undrift predict`; `model.onnx` has it around the net.
+        """
+        return export(self.best_model, self._clients, path)
 
     @property
     def best(self) -> BestModel | None:
@@ -163,22 +186,29 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
         return self._bound(self.mean if self.best is None else self.best.x)
 
     def stop_early(self, rule: EarlyStopping) -> None:
-        """Stop after so many tests without a better one, and keep the best model."""
-        self._best = BestWatch(rule)
+        """Stop after so many tests without a better one, and keep the best model.
+
+        A run that goes on counts the tests before its checkpoint, too.
+        """
+        self._best = BestWatch(rule, self._saved_best)
+        self._end_if_over()
 
     def _compare_test(self) -> None:
         """Compare the last test with the best, and end the run if that was long ago."""
-        watch = self._best
-        if watch is None or self.records[-1].loss is None or self.round == self.rounds:
+        if self._best is not None and self.records[-1].loss is not None:
+            self._best.add(self.records, self._mean)
+            self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        best = self.best
+        if self._best is None or best is None or not self._best.over or self.round == self.rounds:
             return
-        if watch.add(self.records, self._mean) and watch.best is not None:
-            best = watch.best
-            self.rounds = self.round
-            self.stopped_early = (
-                f"stopped after round {self.round}: {watch.stale} tests without a better "
-                f"{best.metric} than {best.value:.4g} of round {best.round}"
-            )
-            _LOG.info("%s", self.stopped_early)
+        self.rounds = self.round
+        self.stopped_early = (
+            f"stopped after round {self.round}: {best.stale} tests without a better "
+            f"{best.metric} than {best.value:.4g} of round {best.round}"
+        )
+        _LOG.info("%s", self.stopped_early)
 
     @property
     def model_sha256(self) -> str:
@@ -271,9 +301,7 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
             self._advance(plan, meter)
         self._compare_cost(clocks.spent(), meter)
         self.round += 1
-        due, self._stop = meter.add_up(
-            self.world, self._save_times.due(self.round, self.rounds), requested()
-        )
+        due, self._stop = meter.add_up(self.world, self._save_is_due(), requested())
         trained = time.perf_counter()
         record = self._make_record(plan, meter, trained - start)
         record = replace(record, evaluation_seconds=time.perf_counter() - trained)

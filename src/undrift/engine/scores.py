@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from undrift.core import Vector
-from undrift.data.clients import Clients, Pair
-from undrift.engine.evaluate import ALL_AT_ONCE, Evaluator, Score, batch_for
+from undrift.data.clients import Clients
+from undrift.engine.evaluate import ALL_AT_ONCE, ClientValues, Evaluator, Score, batch_for
 from undrift.engine.execution.threads import intra_op_threads
 from undrift.engine.plan import Planner
 from undrift.engine.settings import RunSettings
 from undrift.engine.sharpness import SAMPLES, sampled, sharpness
 from undrift.engine.world import World
+from undrift.errors import UndriftError
 from undrift.gradients.task import Task
 from undrift.results.metrics import over_clients
 
@@ -31,6 +32,7 @@ class Scored(ABC):
     _clients: Clients
     _threads: int
     _tell_workers: Callable[[str], None]
+    _client_values: ClientValues | None = None  # of the last test, where it is asked for
 
     @abstractmethod
     def _mean(self) -> Vector:
@@ -55,26 +57,47 @@ class Scored(ABC):
 
     def _validation(self, x: Vector) -> dict[str, Any]:
         """Return the record's fields of the validation samples, where there are some."""
-        validation = self._clients.validation
-        if validation is None:
+        if self._clients.validation is None:
             return {}
         if not self._evaluation_due:
             return self._metric_fields("validation_metrics", {})
-        score, found = self.evaluator().measure(x, samples=validation)
+        score, found = self.evaluator().measure(x, held_out="validation")
         measured = self._metric_fields("validation_metrics", found)
         return {"validation_loss": score.loss, "validation_accuracy": score.accuracy, **measured}
 
     def _over_clients(self, x: Vector) -> dict[str, Any]:
         """Return the record's fields of how the model does on each client's own samples.
 
-        Every process computes all of it, so that all have the same numbers.
+        Every process computes all of it, so that all have the same numbers; ranks with data of
+        their own tell each other those of their clients.
         """
         if not self._settings.evaluation.client_metrics or not self._evaluation_due:
             return {}
-        which, found = self.evaluator(alone=True).by_client(x)
+        self._client_values = found = self.evaluator().by_client(x)
         lower = ["loss", *self._settings.metrics.lower]
-        spreads = {name: over_clients(v, lower=name in lower) for name, v in found.items()}
-        return {"client_metrics": spreads, "client_samples": which}
+        spreads = {
+            name: over_clients(v.tolist(), lower=name in lower) for name, v in found.values.items()
+        }
+        return {"client_metrics": spreads, "client_samples": found.which}
+
+    @property
+    def client_values(self) -> dict[str, dict[str, float]]:
+        """Return by name each client's number, samples and metrics in the last test.
+
+        It is empty unless `client_metrics` asks for such tests. Clients of a table or of a natural
+        partition have its names, others their numbers.
+        """
+        found, names = self._client_values, self._clients.names
+        if found is None:
+            return {}
+        return {
+            (names[who] if names else str(who)): {
+                "client": who,
+                "samples": int(found.samples[i]),
+                **{name: float(column[i]) for name, column in found.values.items()},
+            }
+            for i, who in enumerate(found.clients)
+        }
 
     def _sharpness(self, x: Vector) -> dict[str, Any]:
         """Return the record's fields of the loss around x, where they are asked for.
@@ -98,12 +121,11 @@ class Scored(ABC):
         *,
         alone: bool = False,
         on_training_data: bool = False,
-        samples: Pair | None = None,
         most: int | None = None,
     ) -> Score:
         """Evaluate x by all processes together, or by this one `alone`, on at most so many."""
         evaluator = self.evaluator(alone=alone)
-        return evaluator.score(x, on_training_data=on_training_data, samples=samples, most=most)
+        return evaluator.score(x, on_training_data=on_training_data, most=most)
 
     def _tested(self, x: Vector) -> dict[str, Any]:
         """Return the record's fields of the test, on as many samples as were settled."""
@@ -135,6 +157,11 @@ class Scored(ABC):
     def evaluator(self, *, alone: bool = False) -> Evaluator:
         """Return what evaluates vectors on the data of the run."""
         settings, task = self._settings, self._task
+        if self._clients.rank_census is not None and (alone or not self.world.open):
+            raise UndriftError(
+                "An evaluation needs all ranks, which have samples of their own, got this one "
+                "alone; evaluate on every rank before the run is closed."
+            )
         elements = self._clients.inputs[0].numel()
         elements += settings.facts.activations if settings.forward is None else 0
         batch = settings.evaluation.batch_size or batch_for(task.layout.size, elements)

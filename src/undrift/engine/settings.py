@@ -104,6 +104,24 @@ class ExecutionRecord:
         )
 
 
+class BestModel(NamedTuple):
+    """Holds the best model of a run so far."""
+
+    round: int
+    metric: str
+    value: float
+    x: Vector
+    stale: int = 0  # tests since then
+
+    def facts(self) -> dict[str, Any]:
+        """Return all but the model by name, as JSON takes them."""
+        return {name: value for name, value in self._asdict().items() if name != "x"}
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in self.facts().items())
+        return f"BestModel({facts}, x=<{self.x.numel():,} numbers>)"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
     """Says in detail how clients are run; None leaves the choice to the engine.

@@ -16,6 +16,7 @@ from undrift.data.work import Deadline
 from undrift.engine import participation as laws
 from undrift.engine import validate
 from undrift.engine.clock import Clock, gradient_flops, measure, pace
+from undrift.engine.early_stopping import EarlyStopping
 from undrift.engine.execution.cohort import FederatedExecutor
 from undrift.engine.execution.pool import Pool
 from undrift.engine.execution.threads import intra_op_threads
@@ -23,13 +24,24 @@ from undrift.engine.hardware import as_device, as_precision, moved
 from undrift.engine.plan import Planner
 from undrift.engine.settings import SimulationRequest
 from undrift.engine.tuning.probe import Facts, inspect
+from undrift.engine.world import World
 from undrift.fleet import Fleet
 from undrift.fleet import parse as parse_fleet
 from undrift.gradients.losses import plain_loss
 from undrift.gradients.task import Task
 from undrift.models.layout import Layout
 from undrift.optim.schedules import resolve, scheduled
-from undrift.tasks import Loss, MetricSet, TaskKind, as_loss, deduced_task, task_kind
+from undrift.tasks import (
+    NUMBER_LOSSES,
+    Loss,
+    MetricSet,
+    OutputShapeError,
+    TaskKind,
+    as_loss,
+    deduced_task,
+    task_kind,
+    task_of_loss,
+)
 from undrift.topology import Links
 
 FLOPS = 1e10  # floating-point operations a second that torch reaches on one core
@@ -69,8 +81,11 @@ class Setup:
         return gradients * (flops / FLOPS + STEP_SECONDS)
 
 
-def prepare(request: SimulationRequest) -> Setup:
-    """Check the request and return what its run is made of; nothing is trained."""
+def prepare(request: SimulationRequest, world: World | None = None) -> Setup:
+    """Check the request and return what its run is made of; nothing is trained.
+
+    `world` is the ranks that agree on it where each has data of its own.
+    """
     validate.check_arguments(request)
     policy = validate.upload_policy(request)
     if policy.attack is not None and policy.attack.flips_labels:
@@ -106,10 +121,27 @@ def prepare(request: SimulationRequest) -> Setup:
     precision = as_precision(request.precision, layout.dtype)
     algorithm.check(model)
     kind, loss = _task(request)
-    metrics = MetricSet.of(request.metrics, kind)
+    metrics = MetricSet.of(request.metrics, kind, _units(clients))
     validate.check_metrics(metrics)
     with intra_op_threads(0):  # A few samples are not worth sharing, least of all when busy.
-        facts, clients = inspect(model, loss, clients, metrics)
+        try:
+            facts, clients = inspect(model, loss, clients, metrics)
+        except OutputShapeError:
+            # A loss of one's own may take other outputs, such as a mean and a variance.
+            if request.task is not None or request.loss is None or loss in NUMBER_LOSSES:
+                raise
+            metrics = MetricSet.of(request.metrics, None)
+            facts, clients = inspect(model, loss, clients, metrics)
+    if request.early_stopping is not None:
+        validated, options = clients.validation is not None, request.evaluation
+        EarlyStopping.of(request.early_stopping).check(
+            metrics.names,
+            labels=kind is None or kind.name != "regression",
+            validated=validated,
+            over_clients=options.client_metrics,
+        )
+    if world is not None and clients.rank_census is not None:
+        facts = _agreed(facts, world)
     clients = clients.tested_on(layout.device)
     task = Task(
         model=model,
@@ -150,11 +182,29 @@ def prepare(request: SimulationRequest) -> Setup:
     )
 
 
+def _units(clients: Clients) -> tuple[float, float] | None:
+    """Return mean and deviation of a table's target, by which its numbers were scaled."""
+    target = None if clients.preprocessing is None else clients.preprocessing.target
+    return None if target is None or target.classes else (target.mean, target.scale)
+
+
+def _agreed(facts: Facts, world: World) -> Facts:
+    """Return what all ranks know of the model, of which each has tried its own samples."""
+    kinds = ("none", "dropout", "other")
+    own = [kinds.index(facts.randomness), not facts.separable, facts.activations]
+    randomness, inseparable, activations = world.gather(own).max(0).tolist()
+    return Facts(kinds[randomness], not inseparable, activations)
+
+
 def _task(request: SimulationRequest) -> tuple[TaskKind | None, Loss]:
-    """Return the task that was named, or where no loss was the one of the targets, and the loss."""
+    """Return the task that was named or that targets and loss are of, and the loss."""
     kind = None if request.task is None else task_kind(request.task)
+    targets, fitted = request.clients.targets, request.clients.preprocessing
     if kind is None and request.loss is None:
-        kind = deduced_task(request.clients.targets)
+        kind = deduced_task(targets)
+    elif kind is None:
+        table = None if fitted is None else fitted.target.task
+        kind = task_of_loss(request.loss, targets, table)
     loss = kind.loss if kind is not None and request.loss is None else as_loss(request.loss)
     return kind, plain_loss(loss)
 
@@ -163,7 +213,7 @@ def _with_clock(
     request: SimulationRequest, task: Task, planner: Planner, pool: Pool
 ) -> tuple[Clock | None, Planner]:
     """Return the simulated clock of the devices, and the planner with a deadline as steps."""
-    fleet, work, clients = planner.fleet, request.work, request.clients
+    fleet, work, clients = planner.fleet, request.work, pool.clients
     if fleet is None:
         return None, planner
     limit = work.seconds if isinstance(work, Deadline) else None

@@ -27,7 +27,7 @@ from undrift.engine.execution.executor import Mode
 from undrift.engine.execution.nodes import PeerExecutor
 from undrift.engine.federated_run import FederatedRun
 from undrift.engine.peer_run import PeerRun
-from undrift.engine.processes.rendezvous import TIMEOUT, launched
+from undrift.engine.processes.rendezvous import TIMEOUT, join, launched
 from undrift.engine.processes.workers import enter, follow
 from undrift.engine.run import Run
 from undrift.engine.settings import (
@@ -158,10 +158,13 @@ def simulate(
         batch_size = clients.batch_size  # of the loaders that the samples came in
     arguments = dict(locals())
     request = SimulationRequest.of(**arguments)
-    setup = prepare(request)
-    settled = _settled_evaluation(request, setup)
-    choice = _choose(request, setup)
-    world = enter(simulate, arguments)  # from here on, other processes may take part
+    # Ranks with data of their own are asked before the run is built, others only if it can be.
+    asked = enter(simulate, arguments) if _apart(clients) else None
+    with (asked or World()).failure_scope():
+        setup = prepare(request, asked)
+        settled = _settled_evaluation(request, setup)
+        choice = _choose(request, setup)
+    world = asked or enter(simulate, arguments)  # from here on, other processes may take part
     require_enough_clients(world.size, clients, tap)
     with world.failure_scope():
         if world.size > 1:
@@ -194,6 +197,17 @@ def check(
     Return the counts of the run's work.
     """
     request = _request(algorithm=algorithm, model=model, clients=clients, **options)
+    # One of several ranks with data of their own may find a fault that the others must hear of.
+    with (join() if _apart(clients) else World()).failure_scope():
+        return _checked(request)
+
+
+def _apart(clients: object) -> bool:
+    """Return whether every rank has data of its own."""
+    return isinstance(clients, Clients) and clients.rank_census is not None
+
+
+def _checked(request: SimulationRequest) -> RunCounts:
     setup = prepare(request)
     if request.mode != "auto" or request.kernels == "require" or request.execution.compile:
         _choose(request, setup)  # which refuses what the model does not allow
@@ -332,8 +346,8 @@ def _common_facts(request: SimulationRequest, setup: Setup) -> dict[str, str]:
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     return {
         "the model's parameters": f"{shapes} {layout.dtype}",
-        "the test set": _digest(request.clients.test),
-        "the validation set": _digest(request.clients.validation),
+        "the test set": _digest(request.clients, "test"),
+        "the validation set": _digest(request.clients, "validation"),
         "train_loss": repr(evaluation.train_loss),
         "node_accuracy": repr((evaluation.node_accuracy, evaluation.node_samples)),
         "samples": repr(evaluation.samples),
@@ -344,8 +358,11 @@ def _common_facts(request: SimulationRequest, setup: Setup) -> dict[str, str]:
     }
 
 
-def _digest(pair: Pair | None) -> str:
+def _digest(clients: Clients, name: str) -> str:
     """Return a hash of samples that all processes evaluate, which is also one of none."""
+    if clients.rank_census is not None:
+        return repr(clients.counts(name))
+    pair: Pair | None = getattr(clients, name)
     digest = hashlib.blake2b(digest_size=16)
     for tensor in pair or ():
         digest.update(raw_bytes(tensor))

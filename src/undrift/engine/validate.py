@@ -16,6 +16,9 @@ from undrift.comm import routes
 from undrift.comm.routes import Route
 from undrift.core import AllReduce, Federated, Gossip, Peer
 from undrift.data.clients import Clients
+from undrift.data.dataset import Dataset
+from undrift.data.sources.samples import is_source
+from undrift.data.tables.files import is_frame
 from undrift.data.work import Deadline, Work
 from undrift.engine import participation as laws
 from undrift.engine.execution.cohort import Tap
@@ -39,20 +42,25 @@ def check_arguments(request: SimulationRequest) -> None:
         remedy = ""
         if isinstance(request.algorithm, type):
             remedy = f"; make an object of it: {request.algorithm.__name__}(lr=0.1)"
+        elif isinstance(request.algorithm, str):
+            remedy = "; names of methods are for undrift.compare and files"
         raise ValueError(
             f"simulate needs an algorithm object such as FedAvg(lr=0.1), got "
             f"{request.algorithm!r}{remedy}."
         )
     clients, model, work = request.clients, request.model, request.work
-    remedy = "make them: undrift.Clients(data_of_each_client, test=test_data)"
     fits = isinstance(clients, Clients)
-    require(fits, "simulate", "undrift.Clients", type(clients).__name__, remedy)
+    require(fits, "simulate", "undrift.Clients", type(clients).__name__, _clients_of(clients))
     remedy = ""
     if isinstance(model, type):
-        remedy = f"make an object of it: {model.__name__}()"
+        remedy = f"make an object of it: {model.__name__}(...)"
     elif isinstance(model, str):
         remedy = f"undrift.models.build({model!r}, shape=..., classes=...) makes one by name"
     require(isinstance(model, nn.Module), "simulate", "an nn.Module as model", model, remedy)
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    empty = next((name for name, tensor in tensors if tensor.is_meta), None)
+    remedy = "load its weights, or make it without device='meta'"
+    require(empty is None, "The model", "values in all of its tensors", empty, remedy)
     remedy = f"say work=Steps({work})" if is_whole(work) else ""
     expected = 'work such as Steps(10), Epochs(5) or "epochs:5"'
     require(isinstance(work, Work), "simulate", expected, work, remedy)
@@ -73,6 +81,28 @@ def check_arguments(request: SimulationRequest) -> None:
     known = request.kernels in ("always", "require") or isinstance(request.kernels, bool)
     require(known, "simulate", "kernels as True, False, 'always' or 'require'", request.kernels)
     work.check(len(clients))
+    if clients.rank_census is not None:
+        _check_ranks(request)
+
+
+def _clients_of(data: Any) -> str:
+    """Return how clients are made of what was given in their place."""
+    if isinstance(data, Dataset):
+        return "deal the data set: data.split('dirichlet:0.3', 20)"
+    if isinstance(data, str):
+        return f"load and deal the data set: undrift.data.load({data!r}).split('iid', 20)"
+    if is_frame(data):
+        return "say which columns are which: undrift.Clients(frame, target='...', client='...')"
+    if is_source(data):
+        return "pass one for each client: undrift.Clients([first, second], test=test_data)"
+    return "make them: undrift.Clients(data_of_each_client, test=test_data)"
+
+
+def _check_ranks(request: SimulationRequest) -> None:
+    """Raise for what needs all samples in one process, where every rank has data of its own."""
+    sharpness = request.evaluation.sharpness
+    expected = "all samples in one process"
+    require(not sharpness, "evaluation.sharpness", expected, "Clients.here", "leave it out")
 
 
 def _warn_of_one(participation: laws.AnyParticipation, clients: int) -> None:
@@ -189,7 +219,7 @@ def upload_policy(request: SimulationRequest) -> UploadPolicy:
             f"{algorithm.needs_mean}; use a method such as FedAvg or FedACG with it."
         )
     if policy.attack is not None:
-        alone = request.processes in (None, 1)
+        alone = request.processes in (None, 1) and request.clients.rank_census is None
         require(alone, "attack", "one process", request.processes, "attackers know all uploads")
     return policy
 
@@ -206,6 +236,11 @@ def check_peers(request: SimulationRequest, law: laws.Participation) -> None:
     equal = bool(np.allclose(weights, 1 / len(clients), rtol=1e-9, atol=0))
     require(equal, name, "peers that all weigh the same", weighting, "use weighting='uniform'")
     require(request.tap is None, name, "no tap, peers upload nothing", request.tap)
+    if clients.rank_census is not None:
+        later = np.flatnonzero(np.diff(clients.rank_census.ranks) < 0)
+        got = "" if not len(later) else f"client {later[0] + 1} on an earlier rank than {later[0]}"
+        remedy = "leave numbers= of Clients.here out"
+        require(not got, name, "nodes that are numbered in the order of ranks", got, remedy)
 
 
 def connections(
@@ -223,7 +258,7 @@ def connections(
     if isinstance(algorithm, Gossip):
         require(allreduce is None, name, "a topology, not an all-reduce", allreduce)
         linked = isinstance(topology, Links) and not isinstance(topology, type)
-        expected = "a topology such as undrift.topology.ring(8)"
+        expected = 'a topology such as "ring" or undrift.topology.ring(8)'
         remedy = "make one of a matrix with Topology(W), of a graph with from_graph(graph)"
         got = topology if topology is None else type(topology).__name__
         require(linked, name, expected, got, remedy)

@@ -6,15 +6,19 @@ several processes, which talk over torch.distributed.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from undrift.data.clients import Clients
 from undrift.engine.participation import Ids
 from undrift.errors import CheckpointError, DivergenceError
 
@@ -26,26 +30,67 @@ AGREED = 64  # numbers that one `agree` gathers: how many clients, and the first
 class RankBlocks:
     """Divides the workers into one block of consecutive workers for each rank.
 
-    The sizes of the blocks differ by at most one; the larger blocks come first.
+    Unless they are given, the sizes of the blocks differ by at most one; the larger blocks come
+    first.
     """
 
     workers: int
     ranks: int
+    sizes: tuple[int, ...] | None = None
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        size, larger = divmod(self.workers, self.ranks)
+        sizes = self.sizes or [size + (rank < larger) for rank in range(self.ranks)]
+        return [0, *accumulate(sizes)]
 
     def of(self, rank: int) -> range:
         """Return the workers of a rank."""
-        size, larger = divmod(self.workers, self.ranks)
-        start = rank * size + min(rank, larger)
-        return range(start, start + size + (rank < larger))
+        return range(self._bounds[rank], self._bounds[rank + 1])
 
     def owner(self, worker: int) -> int:
         """Return the rank of a worker; a server, which is worker number M, belongs to rank 0."""
-        size, larger = divmod(self.workers, self.ranks)
-        if worker >= self.workers:
-            return 0
-        if worker < larger * (size + 1):
-            return worker // (size + 1)
-        return larger + (worker - larger * (size + 1)) // size
+        return 0 if worker >= self.workers else bisect_right(self._bounds, worker) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Says which rank has which clients, or which nodes.
+
+    Without `ranks` every process can read all samples: clients are dealt in turns, and nodes in
+    blocks, since neighbours often are consecutive.
+    """
+
+    rank: int
+    size: int
+    ranks: Ids | None = None  # of each client, where every rank has data of its own
+
+    @classmethod
+    def of(cls, clients: Clients, world: World) -> Placement:
+        """Return who has whose data, or else how processes share the work."""
+        census = clients.rank_census
+        if census is None:
+            return cls(world.rank, world.size)
+        return cls(census.rank, census.size, census.ranks)
+
+    def owners(self, ids: Ids) -> NDArray[np.int64]:
+        """Return the rank of each of these clients."""
+        return ids % self.size if self.ranks is None else self.ranks[ids]
+
+    def positions(self, ids: Ids) -> NDArray[np.int64]:
+        """Return where in `ids` this process's clients are."""
+        return np.flatnonzero(self.owners(ids) == self.rank)
+
+    def blocks(self, workers: int) -> RankBlocks:
+        """Return the nodes of each rank."""
+        if self.ranks is None:
+            return RankBlocks(workers, self.size)
+        sizes = np.bincount(self.ranks, minlength=self.size)
+        return RankBlocks(workers, self.size, tuple(sizes.tolist()))
+
+    def nodes(self, workers: int) -> range:
+        """Return this process's nodes, which are consecutive."""
+        return self.blocks(workers).of(self.rank)
 
 
 class DifferentError(ValueError):
@@ -66,18 +111,13 @@ class World:
     def begin(self) -> None:
         """Let the run's timeout count from here on."""
 
+    def limit(self, timeout: float) -> None:
+        """Let the next run wait so many seconds for others."""
+
     @property
     def head(self) -> bool:
         """Return whether this process writes and prints for all."""
         return self.rank == 0
-
-    def positions(self, ids: Ids) -> NDArray[np.int64]:
-        """Return where in `ids` this process's clients are: client i belongs to rank i mod size."""
-        return np.flatnonzero(ids % self.size == self.rank)
-
-    def nodes(self, workers: int) -> range:
-        """Return this process's nodes, which are consecutive, as neighbours often are."""
-        return RankBlocks(workers, self.size).of(self.rank)
 
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         """Return (size, n) the numbers of every process."""
@@ -104,6 +144,10 @@ class World:
         """
         return [values] if senders is None or 0 in senders else []
 
+    def blobs(self, data: Tensor, label: str) -> list[Tensor]:
+        """Return the bytes of every process as they are, by rank; their lengths may differ."""
+        return [data]
+
     def texts(self, text: str) -> list[str]:
         """Return the text of every process."""
         return [text]
@@ -126,6 +170,14 @@ class World:
     def failure_scope(self) -> Iterator[None]:
         """Tell the other processes if the body fails on this one alone."""
         yield
+
+    @contextmanager
+    def absence_scope(self) -> Iterator[None]:
+        """Tell others that wait in vain what has failed here, until a body succeeds again."""
+        yield
+
+    def explain_end(self, reason: str) -> None:
+        """Tell others that wait in vain when this program has ended, unless something failed."""
 
     def close(self) -> None:
         """Leave the other processes."""

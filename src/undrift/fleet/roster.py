@@ -95,9 +95,12 @@ def _throttled(name: str, text: str) -> Device:
 
 def _unknown(name: str) -> str:
     choices = [*PRESETS, *MIXES]
+    near = nearest(name, choices)
+    if name.partition(":")[0] in ("auto", "cpu", "cuda", "gpu", "mps"):
+        near = f"; the device that computes is device={name!r} (--device {name})"
     return (
         f"{_WHO} needs one of {', '.join(choices)}, proportions such as phone:9,gpu-node:1, or "
-        f"the path of a CSV file, got {name!r}{nearest(name, choices)}."
+        f"the path of a CSV file, got {name!r}{near}."
     )
 
 

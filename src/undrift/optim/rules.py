@@ -142,6 +142,17 @@ RULES: dict[str, Callable[..., Rule]] = {
 _MOST_NUMBERS = {"sgd": 0, "momentum": 1, "adam": 3, "adamw": 4}  # in the text of a rule
 
 
+def stepped(rule: Rule, g: Vector, s: Any, y: Vector, lr: float) -> tuple[Vector, Any]:
+    """Return y - lr d for the rule's direction d, and the rule's next state.
+
+    A rule that takes its steps itself, as a torch optimiser does, has a method `step` for it.
+    """
+    if hasattr(rule, "step"):
+        return rule.step(g, s, y)  # type: ignore[no-any-return]
+    d, s = rule(g, s, y)
+    return y.sub(d, alpha=lr), s
+
+
 def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple[Vector, Any]:
     """Return the sum u of lr d over the loop's steps, each taken at x - u, and the rule's state.
 
@@ -155,7 +166,7 @@ def local_update(x: Vector, s: Any, lr: float, rule: Rule, steps: Loop) -> tuple
         d, s = rule(f.grad(y), s, y)
         return u + lr * d, s
 
-    return steps(step, (torch.zeros_like(x), s))
+    return steps(step, (x.new_zeros(()).expand_as(x), s))  # zeros that take no memory
 
 
 def parse(text: str) -> Rule:

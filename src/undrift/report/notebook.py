@@ -44,7 +44,8 @@ class RunLike(Protocol):
     mode: Any
     why: str
     round: int
-    rounds: int
+    planned_rounds: int
+    stopped_early: str
     totals: Totals
     record: Record | None
     records: Sequence[Record]
@@ -280,7 +281,13 @@ def one_line(run: RunLike) -> str:
     """Return a run in one line: its method, how far it is, and the last test."""
     tests = [record for record in _known(run) if record.loss is not None]
     found = f", {test_text(tests[-1])}" if tests else ""
-    return f"<run of {run.algorithm!r}: round {run.round} of {run.rounds}{found}, {run.mode}>"
+    return f"<run of {run.algorithm!r}: {_how_far(run)}{found}, {run.mode}>"
+
+
+def _how_far(run: RunLike) -> str:
+    """Return the round that a run has reached and those that were planned."""
+    early = ", stopped early" if run.stopped_early else ""
+    return f"round {run.round} of {run.planned_rounds}{early}"
 
 
 def _cell_value(record: Record, name: str) -> Any:
@@ -298,7 +305,7 @@ def _known(source: RunLike | Sequence[Record]) -> list[Record]:
 def _notes(source: RunLike | Sequence[Record], records: Sequence[Record]) -> Iterator[str]:
     """Yield a title and sentences about the run and its costs."""
     if isinstance(source, RunLike):
-        yield f"{source.algorithm!r}: round {source.round} of {source.rounds}"
+        yield f"{source.algorithm!r}: {_how_far(source)}"
         yield f"{source.mode}: {source.why}"
         totals = source.totals
     else:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from undrift.report.collect import best_cells, cell_text
 from undrift.report.terminal_table import ResultsTable
+from undrift.results.record import plain
 from undrift.results.statistics import Difference, Interval, count_text, interval, paired
 from undrift.results.trial import Trial
 from undrift.results.tuning import TriedCell, Tuning
@@ -34,6 +35,7 @@ class PairedComparison:
     metric: str  # "accuracy", in per cent, or "loss"
     rows: Sequence[PairedRow]
     tuning: Tuning
+    unfinished: Mapping[str, Sequence[int]] = field(default_factory=dict)  # method -> seeds
 
     @property
     def first(self) -> str:
@@ -54,6 +56,12 @@ class PairedComparison:
         most = max(row.mean.count + row.mean.diverged for row in self.rows)
         if most < 2:
             yield "An interval needs two seeds or more, got one; nothing is shown by it."
+        for label, left in self.unfinished.items():
+            which = ", ".join(map(str, left))
+            yield (
+                f"{label} has not ended with {count_text(len(left), 'seed')} ({which}), which "
+                "its mean and its difference leave out; all of this may change when it has."
+            )
         for row in self.rows:
             lost, seeds = row.mean.diverged, row.mean.count + row.mean.diverged
             if lost:
@@ -103,7 +111,7 @@ class PairedComparison:
 
     def _validated(self, each: TriedCell) -> str:
         value = each.accuracy if self.metric == "accuracy" else each.loss
-        return "-" if value is None else f"{value:.4g}" if not self.unit else f"{100 * value:.2f}"
+        return "-" if value is None else plain(value) if not self.unit else f"{100 * value:.2f}"
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Return by method what `--json` prints besides the figures of its runs."""
@@ -119,14 +127,25 @@ class PairedComparison:
         }
 
 
-def paired_comparison(trials: Sequence[Trial], smoothing: str, tuning: Tuning) -> PairedComparison:
-    """Return what the final runs of a tuned comparison have shown."""
+def paired_comparison(
+    trials: Sequence[Trial], smoothing: str, tuning: Tuning, seeds: Sequence[int] = ()
+) -> PairedComparison:
+    """Return what the final runs of a tuned comparison have shown.
+
+    Runs that have not ended are left out, those of `seeds` that have not begun, too.
+    """
     methods = best_cells(trials, smoothing)
     classified = any(trial.reached(smoothing) is not None for trial in trials)
     metric, scale = ("accuracy", 100.0) if classified else ("loss", 1.0)
     values = {
-        title: {t.seed: scale * _value(t, smoothing, metric) for t in seeds if t.ended}
-        for title, seeds in methods.items()
+        title: {t.seed: scale * _value(t, smoothing, metric) for t in runs if t.ended}
+        for title, runs in methods.items()
+    }
+    planned = {title: {*seeds, *(t.seed for t in runs)} for title, runs in methods.items()}
+    unfinished = {
+        title: sorted(planned[title] - own.keys())
+        for title, own in values.items()
+        if planned[title] - own.keys()
     }
     values = {title: own for title, own in values.items() if own}
     better, unit = ("higher", "points") if classified else ("lower", "")
@@ -142,7 +161,7 @@ def paired_comparison(trials: Sequence[Trial], smoothing: str, tuning: Tuning) -
         for title, own in values.items()
     ]
     lost = [PairedRow(title, "", interval([]), None) for title in tuning.diverged]
-    return PairedComparison(metric, [*rows, *lost], tuning)
+    return PairedComparison(metric, [*rows, *lost], tuning, unfinished)
 
 
 def _value(trial: Trial, smoothing: str, metric: str) -> float:

@@ -23,13 +23,13 @@ def round_bar(run: Any) -> Callable[[Record], None]:
         console=Console(stderr=True),
     )
     label = type(run.algorithm).__name__
-    task = bar.add_task(label, total=run.rounds, completed=run.round, test="")
+    task = bar.add_task(label, total=run.planned_rounds, completed=run.round, test="")
 
     def add(record: Record) -> None:
         if not bar.live.is_started:
             bar.start()
         found: dict[str, Any] = {} if record.loss is None else {"test": test_text(record)}
-        bar.update(task, completed=record.round, total=run.rounds, **found)
+        bar.update(task, completed=record.round, **found)
         if record.round >= run.rounds:
             bar.stop()
 

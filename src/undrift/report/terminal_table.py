@@ -16,7 +16,7 @@ from undrift.config.experiment import Evaluation, Experiment
 from undrift.report.collect import best_cells, cell_of, cell_text
 from undrift.report.json_summary import metrics_of, peer_figures
 from undrift.results.metrics import primary, rounds_to
-from undrift.results.record import CLIENTS
+from undrift.results.record import CLIENTS, plain
 from undrift.results.trial import CellScore, Trial
 
 Methods = Mapping[str, Sequence[Trial]]  # the seeds of each method
@@ -118,7 +118,7 @@ def methods_table(
             *(_reached(seeds, target, evaluation.smoothing) for target in targets),
             *(_other_metric(seeds, evaluation.smoothing, name) for name in others),
             *((_by_client(seeds, main),) if by_client else ()),
-            spread_text([trial.megabytes for trial in seeds], "{:.2f}"),
+            spread_text([trial.megabytes for trial in seeds], "{:.2f}".format),
             f"{np.mean([trial.total('gradients') for trial in seeds]):.0f}",
             _seconds(seeds),
             *(_drift(seeds, drift) for drift in drifts),
@@ -130,10 +130,10 @@ def methods_table(
     return ResultsTable(columns, rows, NOTES[evaluation.smoothing].format(main))
 
 
-def spread_text(values: Sequence[float], form: str = "{:.1f}") -> str:
+def spread_text(values: Sequence[float], show: Callable[[float], str] = "{:.1f}".format) -> str:
     """Return the mean, and with several seeds the standard deviation over them."""
-    mean = form.format(np.mean(values))
-    return mean if len(values) == 1 else f"{mean} ± {form.format(np.std(values, ddof=1))}"
+    mean = show(float(np.mean(values)))
+    return mean if len(values) == 1 else f"{mean} ± {show(float(np.std(values, ddof=1)))}"
 
 
 def _cell_heading(swept: Sequence[str]) -> list[str]:
@@ -155,7 +155,7 @@ def _figure(seeds: Sequence[Trial], smoothing: str, metric: str) -> str:
     if not sound:
         return "diverged" if any(trial.status == "diverged" for trial in seeds) else "-"
     if metric == "accuracy":
-        shown = spread_text([100 * (t.reached(smoothing) or 0.0) for t in sound], "{:.2f}")
+        shown = spread_text([100 * (t.reached(smoothing) or 0.0) for t in sound], "{:.2f}".format)
     else:
         shown = _other_metric(sound, smoothing, metric)
     diverged = sum(trial.status == "diverged" for trial in seeds)
@@ -168,19 +168,19 @@ def _figure(seeds: Sequence[Trial], smoothing: str, metric: str) -> str:
 def _other_metric(seeds: Sequence[Trial], smoothing: str, metric: str) -> str:
     """Return the mean of a metric over the seeds that have it."""
     values = [value for t in seeds if (value := t.reached(smoothing, metric)) is not None]
-    return spread_text(values, "{:.4g}") if values else "-"
+    return spread_text(values, plain) if values else "-"
 
 
 def _by_client(seeds: Sequence[Trial], metric: str) -> str:
     """Return how the metric spreads over the clients, as the mean over seeds of each figure."""
-    scale, form = (100, "{:.1f}") if metric == "accuracy" else (1, "{:.4g}")
+    scale, form = (100, "{:.1f}".format) if metric == "accuracy" else (1, plain)
     figures = []
     for figure in ("mean", "std", "worst"):
         recent = [trial.recent(f"{CLIENTS}{metric}_{figure}") for trial in seeds]
         known = [value for value in recent if value is not None]
         if not known:
             return "-"
-        figures.append(form.format(scale * np.mean(known)))
+        figures.append(form(float(scale * np.mean(known))))
     undefined = max(int(t.recent(f"{CLIENTS}{metric}_undefined") or 0) for t in seeds)
     note = f" ({undefined} undefined)" if undefined else ""
     return f"{figures[0]} ± {figures[1]}, {figures[2]}{note}"
@@ -218,7 +218,7 @@ def _clock(seeds: Sequence[Trial]) -> tuple[str, str]:
     """Return the simulated seconds of the whole run, and the share in which devices computed."""
     busy = [trial.recent("utilisation") or 0.0 for trial in seeds]
     seconds = [trial.total("simulated_seconds") for trial in seeds]
-    return spread_text(seconds, "{:.4g}"), f"{100 * np.mean(busy):.1f}"
+    return spread_text(seconds, plain), f"{100 * np.mean(busy):.1f}"
 
 
 def _form(form: str, scale: float = 1.0) -> Callable[[float | None], str]:

@@ -3,6 +3,7 @@
 EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
 CURVES, PARTITION, REPORT = "curves.png", "partition.png", "report.html"
 LABEL_COUNTS = "partition.json"  # samples of each label on each client
+CLIENT_METRICS = "client_metrics.csv"  # of the last test, a line for each client
 MODEL = "model.safetensors"
 SEARCH = "search.json"  # the cells that a search has chosen
 TUNED = "tuned.json"  # the cells of the methods that tuning has chosen, or is trying

@@ -25,6 +25,11 @@ CLIENTS = "client_"  # begins the name of a figure over clients, such as client_
 VALIDATION = "validation_"  # begins the name of a metric on validation samples
 
 
+def plain(value: float) -> str:
+    """Return a number with four digits, or from 10,000 to 1e7 as a whole one."""
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
 @dataclass(frozen=True)
 class Record:
     """Holds what one round measured and cost; `Totals` adds up the costs of all rounds."""
@@ -97,7 +102,7 @@ class Record:
             parts.append(f"loss {self.loss:.4f}")
         if self.accuracy is not None:
             parts.append(f"accuracy {self.accuracy:.4f}")
-        parts += [f"{k} {v:.4g}" for k, v in (self.metrics or {}).items() if v is not None]
+        parts += [f"{k} {plain(v)}" for k, v in (self.metrics or {}).items() if v is not None]
         parts.append(f"up {self.bytes_up / 1e6:.3f} MB  down {self.bytes_down / 1e6:.3f} MB")
         seconds = f"{self.seconds:.3f} s + {self.evaluation_seconds:.3f} s evaluating"
         parts.append(f"gradients {self.gradients}  {seconds}")

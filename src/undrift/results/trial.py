@@ -28,7 +28,7 @@ from undrift import files
 from undrift.errors import UndriftError
 from undrift.results.filenames import DRIFT, EARLIER
 from undrift.results.metrics import SMOOTHING_NAMES, curve, primary, rises, value_of
-from undrift.results.record import STRICT, VALIDATION, Record, Totals, from_fields, record_of
+from undrift.results.record import STRICT, VALIDATION, Record, Totals, from_fields, plain, record_of
 from undrift.results.record_log import RecordLog
 from undrift.results.strictjson import dumps_exactly, loads
 
@@ -169,7 +169,7 @@ class CellScore:
         """Return a score as tables have it: the metric itself."""
         if self.percent:
             return f"{100 * score:.2f}"
-        return "-" if math.isinf(score) else f"{score if self.rising else -score:.4g}"
+        return "-" if math.isinf(score) else f"{plain(score if self.rising else -score)}"
 
 
 class Journal:

@@ -40,7 +40,14 @@ from undrift.tasks import deduced_task, output_count, task_kind
 
 
 def data_counts(data: Data) -> dict[str, int]:
-    """Return how much of a data set is on this machine: its samples, and its natural clients."""
+    """Return how much of a data set is on this machine: its samples, and its natural clients.
+
+    Where every rank has data of its own, it is what all ranks have.
+    """
+    given = load_clients(data)
+    if given is not None and given.clients.rank_census is not None:
+        clients = given.clients
+        return {"train": int(clients.sizes.sum()), "test": sum(clients.counts("test"))}
     dataset = load_dataset(data)
     counts = {"train": len(dataset.stored_train[1]), "test": len(dataset.stored_test[1])}
     owners = dataset.natural_clients

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from undrift.errors import UndriftError
 from undrift.files import target_name
 from undrift.results.filenames import (
     CHECKPOINTS,
+    CLIENT_METRICS,
     CURVES,
     DRIFT,
     EARLIER,
@@ -44,9 +46,16 @@ from undrift.untrusted import read_json
 from undrift.usercode.load import without_imports
 from undrift.usercode.names import Trust, require_trust, require_unchanged
 
-_EXPERIMENT_FILES = (EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH, TUNED)
-_TRIAL_SUFFIXES = (".json", ".jsonl", ".csv", DRIFT, SURFACE, SURFACE_PICTURE, f"-{MODEL}")
+_EXPERIMENT_FILES = (
+    *(EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH, TUNED),
+    CLIENT_METRICS,
+)
+_TRIAL_SUFFIXES = (
+    *(".json", ".jsonl", ".csv", DRIFT, SURFACE, SURFACE_PICTURE),
+    *(f"-{MODEL}", f"-{CLIENT_METRICS}"),
+)
 _PICTURES = (".png", ".pdf", ".svg")
+_MOST_NAMED = 5  # folders with records, below one that has none
 _SERVICES = {"tensorboard", "mlflow", "wandb"}
 
 
@@ -175,13 +184,16 @@ def describe(
 
 def experiment_text(folder: Path, experiment: Experiment, search: int | None = None) -> str:
     """Return the text of a folder's `experiment.toml`, headed by the command that repeats it."""
-    comment = f"# Repeat with: {repeat_command(folder, search)}\n\n"
+    federated = bool(experiment.federation.sites)
+    comment = f"# Repeat with: {repeat_command(folder, search, federated=federated)}\n\n"
     # The name of a folder may have line breaks, which would end the comment.
     return (comment if comment.count("\n") == 2 else "") + experiment.to_toml()
 
 
-def repeat_command(folder: Path, search: int | None = None) -> str:
-    """Return the command that runs a folder's experiment anew."""
+def repeat_command(folder: Path, search: int | None = None, *, federated: bool = False) -> str:
+    """Return the command that runs a folder's experiment anew; one of sites needs its centre."""
+    if federated:
+        return "undrift federation run CENTRE"
     command = ["undrift", "run" if search is None else "sweep", str(folder / EXPERIMENT)]
     return shlex.join(command + ([] if search is None else ["--search", str(search)]))
 
@@ -206,15 +218,16 @@ def _read(folder: Path, who: str) -> ExperimentResult:
         experiment, choice = Experiment.read(folder / EXPERIMENT), read_choice(folder)
         earlier = [read_trial(folder, job.name) for job in jobs_in(folder, experiment)]
         trials = [trial for trial in earlier if trial is not None]
-        command = repeat_command(folder, None if choice is None else choice.count)
+        count = None if choice is None else choice.count
+        federated = bool(experiment.federation.sites)
+        command = repeat_command(folder, count, federated=federated)
         text = (folder / EXPERIMENT).read_text(encoding="utf-8")
         tuning = read_tuning(folder, experiment) if experiment.sweep.tune else None
     else:
         trials = read_trials(folder)
     if not trials:
         raise ValueError(
-            f"{who} needs records, got none in {str(folder)!r}; name a folder that `undrift "
-            "run` or `compare` has written."
+            f"{who} needs records, got none in {str(folder)!r}; {_where_records_are(folder)}."
         )
     return ExperimentResult(
         folder,
@@ -226,6 +239,16 @@ def _read(folder: Path, who: str) -> ExperimentResult:
         partition=read_partition(folder),
         tuning=tuning,
     )
+
+
+def _where_records_are(folder: Path) -> str:
+    """Return the remedy for a folder without records: the folders below it that have some."""
+    trials = (path for path in folder.rglob("*.jsonl") if path.with_suffix(".json").is_file())
+    below = sorted({str(path.parent) for path in trials if path.parent.name != TUNING})
+    if not below:
+        return "name a folder that `undrift run` or `compare` has written"
+    more = f" and {len(below) - _MOST_NAMED} more" if len(below) > _MOST_NAMED else ""
+    return f"name one below it: {', '.join(below[:_MOST_NAMED])}{more}"
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
@@ -263,3 +286,12 @@ def trusted_experiment(folder: Path, trust: Trust) -> Experiment:
     require_trust(names, trust, path)
     require_unchanged(read_environment(folder).get("code", {}), names, folder)
     return Experiment.read(path, trust=True)
+
+
+def repeated(experiment: Experiment, files: Sequence[Path]) -> Path | None:
+    """Return the folder of results whose experiment is run again, if a file names one."""
+    for path in files:
+        with suppress(ValueError):
+            if path.name == EXPERIMENT and Experiment.read(path, trust=True) == experiment:
+                return path.parent
+    return None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import os
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from undrift.check import require
 from undrift.config.sections import Data
-from undrift.data import Clients, Dataset, Stored, load, read_table
+from undrift.data import Clients, Dataset, Stored, load
+from undrift.data.here import declare, ranks_of_run
+from undrift.data.tables.fit import declared
+from undrift.data.tables.preprocessing import Preprocessing
+from undrift.data.tables.ranks import clients_of_table
+from undrift.data.tables.read import Table
 from undrift.errors import UndriftError, first_line
 from undrift.runs.own import OwnData, is_own, own
 from undrift.usercode.load import import_object
@@ -39,22 +46,57 @@ def _load(source: Data) -> Dataset | OwnData:
     return load(source.name, source.folder)
 
 
-def _table(source: Data) -> Dataset:
+def _table(source: Data) -> Dataset | OwnData:
     assert source.path is not None
     assert source.target is not None  # which the section has checked
-    stored = read_table(
-        source.path,
+    columns = declared_columns(source)
+    read = partial(
+        Table.read,
+        Path(str(source.path).replace("{rank}", os.environ.get("RANK", "0"))),
         target=source.target,
         client=source.client,
         task=source.task,
         drop=source.drop,
         categorical=source.categorical,
         missing=source.missing,
+        missing_target=source.missing_target,
+        transformer=_transformer(source.transformer),
         separator=source.separator,
         decimal=source.decimal,
         test_fraction=source.test_fraction,
+        fits=columns is None,
+        alone=not source.here,
     )
-    return Dataset.of(stored, name=source.title)
+    if source.here:
+        ranks = ranks_of_run()
+        with ranks.failure_scope():
+            return OwnData(declare(partial(clients_of_table, ranks, read, columns), ranks), None)
+    table = read()
+    return Dataset.of(table.stored(columns or table.fitted()), name=source.title)
+
+
+def declared_columns(source: Data) -> Preprocessing | None:
+    """Return the preprocessing that the experiment declares, None where it is to be fitted."""
+    if not source.columns:
+        return None
+    columns = [column.model_dump() for column in source.columns if column.name != source.target]
+    (aim,) = (column.model_dump() for column in source.columns if column.name == source.target)
+    return declared(columns, {**aim, "classes": aim["categories"]}, source.missing)
+
+
+def _transformer(name: str | None) -> Any:
+    """Return the transformer that `mine.py:make` is or returns; None without a name."""
+    if name is None:
+        return None
+    made = import_object(name, "data.transformer")
+    if isinstance(made, type) or not hasattr(made, "fit"):
+        try:
+            made = made()
+        except Exception as error:  # a user's function may raise anything
+            raise ValueError(
+                f"{name} needs to return a transformer, got {first_line(error, named=True)}."
+            ) from error
+    return made
 
 
 def _by_code(name: str) -> Dataset | OwnData:
@@ -73,6 +115,7 @@ def _by_code(name: str) -> Dataset | OwnData:
     if isinstance(value, Clients):
         return OwnData(value, None)
     expected = "to return undrift.Clients or an undrift.Dataset"
-    require(isinstance(value, Dataset), name, expected, type(value).__name__)
+    remedy = "wrap it: undrift.Clients(data_of_each_client, test=test_data)"
+    require(isinstance(value, Dataset), name, expected, type(value).__name__, remedy)
     dataset: Dataset = value
     return dataset

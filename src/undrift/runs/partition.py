@@ -45,9 +45,12 @@ def label_counts(clients: Clients, classes: int) -> NDArray[np.int64]:
 def count_partition(data: Data, seed: int) -> PartitionCounts | None:
     """Return who holds what with this seed, or None if there are too many clients to show.
 
-    Targets that are no labels, as a program's own may be, are not counted either.
+    Targets that are no labels, as a program's own may be, are not counted either, nor those of
+    ranks with data of their own.
     """
     clients = build_clients(data, seed)
+    if clients.rank_census is not None:
+        return None
     labels_only = clients.targets.ndim == 1 and not clients.targets.is_floating_point()
     if len(clients) > MOST_CLIENTS or not labels_only:
         return None

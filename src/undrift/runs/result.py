@@ -71,7 +71,8 @@ class ExperimentResult:
 
         if self.tuning is None or not any(trial.ended for trial in self.trials):
             return None
-        return paired_comparison(self.trials, self.smoothing, self.tuning)
+        seeds = () if self.experiment is None else self.experiment.seeds
+        return paired_comparison(self.trials, self.smoothing, self.tuning, seeds)
 
     def table(self) -> str:
         """Return the tables that the command prints, and the sentences on them, as text."""

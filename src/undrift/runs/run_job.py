@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -17,11 +19,11 @@ from undrift.engine.run import Run
 from undrift.engine.settings import ExecutionRecord
 from undrift.errors import DivergenceError, StallWarning
 from undrift.results.export import save_safetensors
-from undrift.results.filenames import CHECKPOINTS, MODEL, TRACKED
+from undrift.results.filenames import CHECKPOINTS, CLIENT_METRICS, MODEL, TRACKED
 from undrift.results.record import Record
 from undrift.results.tracking import CSV, Tracker, Trackers
 from undrift.results.tracking import parse as parse_tracker
-from undrift.results.trial import Journal, Status, Trial, read_trial
+from undrift.results.trial import Journal, Status, Trial, read_trial, write_result
 from undrift.runs.build import build_run, data_counts
 from undrift.runs.jobs import ONLY_JOB, Job
 from undrift.runs.local_models import LocalModels, drift_log, local_models
@@ -74,6 +76,9 @@ class Observer:
     def stall(self, job: Job, text: str) -> None:
         """Hear that the loss of a job has not moved from its start, and why that may be."""
         warnings.warn(f"{job.label}, seed {job.seed}: {text}", StallWarning, stacklevel=2)
+
+    def note(self, job: Job, text: str) -> None:
+        """Hear what happened in a round, such as that a site was left out."""
 
     def end(self, job: Job, trial: Trial) -> None:
         """Hear of a job that has come to an end."""
@@ -276,6 +281,8 @@ class _JobInProgress:
         if status == "finished" and self._local is not None and self._writes:
             prefix = self._recorder.folder / self._job.name
             self._local.write_surface(run, prefix, f"{self._trial.label}, round {run.round}")
+        if run.client_values and self._writes:
+            self._write_client_metrics()
         rounds = run.rounds  # fewer than were planned if the run stopped early
         trial = self._journal.end(
             status, reason, rounds=rounds, totals=run.totals, model_sha256=sha256, facts=facts
@@ -284,6 +291,18 @@ class _JobInProgress:
         if trial.ended:
             run.discard_checkpoints()
         return trial
+
+    def _write_client_metrics(self) -> None:
+        """Write the last test of each client as CSV; a run without a new one keeps its file."""
+        prefix = "" if self._job.name == ONLY_JOB else f"{self._job.name}-"
+        found = self._run.client_values
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["client", "name", *list(next(iter(found.values())))[1:]])
+        for name, each in found.items():
+            number, *figures = each.values()
+            writer.writerow([number, name, *figures])
+        write_result(self._recorder.folder / f"{prefix}{CLIENT_METRICS}", text.getvalue())
 
     def _model_sha256(self) -> str | None:
         run = self._run

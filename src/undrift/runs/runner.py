@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from undrift.check import require
 from undrift.config.experiment import Engine, Experiment
+from undrift.engine.checkpoint.shards import saved
 from undrift.engine.processes.interrupts import handled, signal_of
 from undrift.engine.processes.rendezvous import join, launched, restarted
 from undrift.engine.world import World
 from undrift.results.environment import environment
-from undrift.results.filenames import EXPERIMENT, TUNED
+from undrift.results.filenames import TUNED
 from undrift.results.tracking import parse as parse_tracker
 from undrift.results.trial import Trial
 from undrift.runs.build import resolve_experiment, with_tests
@@ -33,6 +34,7 @@ from undrift.runs.folder import (
     lock,
     read_environment,
     repeat_command,
+    repeated,
 )
 from undrift.runs.job_count import default_jobs
 from undrift.runs.jobs import Job, jobs, positions, read_choice
@@ -42,7 +44,7 @@ from undrift.runs.result import ExperimentResult
 from undrift.runs.run_job import Recorder, run_job
 from undrift.runs.search import Search, new_search
 from undrift.runs.side_by_side import run_side_by_side
-from undrift.runs.spelling import resume_checkpoints
+from undrift.runs.spelling import resume_checkpoints, start_again
 from undrift.usercode.names import digests
 
 
@@ -52,6 +54,8 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
     Everything that can be refused is refused before the first round and before anything is written.
     Ctrl-C and SIGTERM end it when what was done is saved; a second one ends it at once.
     """
+    sites = experiment.federation.sites
+    require(not sites, "A run", "data here, not at sites", sites, "use `undrift federation run`")
     with handled(insist=not launched()):
         if experiment.sweep.tune:
             from undrift.runs.tuned import run_tuned  # which runs its stages here
@@ -85,7 +89,7 @@ def run_stage(experiment: Experiment, name: str, options: RunOptions) -> Experim
                 with closing(lock(folder, options.spelling)):  # which the processes then take
                     _claim(folder, options)
             options.start_processes(folder, experiment)
-        repeats = _repeated(experiment, options.reads)
+        repeats = repeated(experiment, options.reads)
         recorder = Recorder(folder, world.head, options.hash_always, options.track, repeats)
         runner = _Runner(experiment, recorder, options, search, world)
         with runner.locks:
@@ -267,6 +271,9 @@ class _Runner:
     def _resume_command(self) -> str:
         options, folder = self._options, self._recorder.folder
         if options.checkpoint is not None and options.arguments is not None:
+            if not saved(options.checkpoint):  # There is nothing yet to go on from.
+                replaces = options.out is not None and options.resume_from is None
+                return start_again(options.arguments, force=replaces)
             return resume_checkpoints(options.arguments, options.checkpoint, folder)
         return options.spelling.resume(folder, search=self._search is not None)
 
@@ -288,12 +295,3 @@ def _shared_settings(experiment: Experiment, planned: Sequence[Job]) -> dict[str
         "the trials": ", ".join(job.name for job in planned),
         "training": experiment.training.model_dump_json(),
     }
-
-
-def _repeated(experiment: Experiment, files: Sequence[Path]) -> Path | None:
-    """Return the folder of results whose experiment is run again, if a file names one."""
-    for path in files:
-        with suppress(ValueError):
-            if path.name == EXPERIMENT and Experiment.read(path, trust=True) == experiment:
-                return path.parent
-    return None

@@ -42,4 +42,10 @@ def resume_checkpoints(arguments: Sequence[str], checkpoint: Path, folder: Path)
     return shlex.join(command)
 
 
+def start_again(arguments: Sequence[str], *, force: bool) -> str:
+    """Return the command of a run that has saved nothing; `force` replaces what it has written."""
+    added = ["--force"] if force and "--force" not in arguments else []
+    return shlex.join(["undrift", *arguments, *added])
+
+
 KEYWORDS, FLAGS = Spelling(flags=False), Spelling(flags=True)

@@ -307,6 +307,25 @@ def test_flipped_labels_are_those_of_the_attackers() -> None:
         shared.with_flipped_labels(np.array([0]))
 
 
+def test_a_newcomer_is_not_judged_by_those_who_have_converged(tmp_path: Any) -> None:
+    """Increments of duals vanish in time; the newcomer's is whole and larger than the model."""
+    newcomer, rounds = CLIENTS - 1, 100
+    cohorts = [everybody_but(newcomer)] * rounds + [list(range(CLIENTS))]
+
+    def converging(rounds: int, **options: Any) -> ud.Run:
+        problem, method = bed(CLIENTS, seed=1), ud.Scaffold(lr=0.05)
+        options |= {"participation": cohorts, "work": ud.Steps(1), "mode": "loop"}
+        return start_on_quadratics(method, problem, rounds=rounds, weighting="uniform", **options)
+
+    finished(converging(rounds, checkpoint=tmp_path, checkpoint_every=rounds))
+    forgetful = converging(rounds + 1, resume=tmp_path)
+    forgetful._usual_sizes.largest.clear()
+    with pytest.raises(DivergenceError, match=f"far larger than the others from client {newcomer}"):
+        finished(forgetful)
+    resumed = finished(converging(rounds + 1, resume=tmp_path))
+    assert resumed.model_sha256 == finished(converging(rounds + 1)).model_sha256
+
+
 HONEST = [ud.FedAvg(lr=0.1), ud.Scaffold(lr=0.05), ud.FedSpeed(lr=0.1), ud.FedNova(lr=0.1)]
 
 

@@ -89,7 +89,7 @@ class OwnNorm(Merge):
         """Return the bytes of a share."""
         if count > 1:
             return bytes_of(share)
-        return torch.cat([bytes_of(share[:1].abs()).cpu(), bits.pack_signs(share)])
+        return torch.cat([bytes_of(share[:1].abs().cpu()), bits.pack_signs(share)])
 
     def receive(self, data: Tensor, count: int, like: Vector) -> Vector:
         """Return the share whose bytes came."""
@@ -128,7 +128,7 @@ def euclidean(v: Vector) -> Tensor:
 
 def _scaled_signs(v: Vector, norm: Tensor, rng: Generator) -> Tensor:
     """Return the bytes of Q(v): the norm, and a stochastic sign for each coordinate."""
-    head = bytes_of(norm.view(1)).cpu()
+    head = bytes_of(norm.view(1).cpu())
     if not norm.isfinite():  # the norm travels, so that every worker sees the overflow
         return torch.cat([head, torch.zeros(-(-len(v) // 8)).byte()])
     return torch.cat([head, bits.pack_stochastic_signs(v, float(norm), rng)])
@@ -138,4 +138,4 @@ def _from_scaled_signs(data: Tensor, like: Vector) -> Vector:
     """Return the vector whose bytes `_scaled_signs` returned."""
     width = like.element_size()
     norm = float(data[:width].clone().view(like.dtype))
-    return bits.unpack_signs(data[width:], len(like), like.dtype, scale=norm)
+    return bits.unpack_signs(data[width:], len(like), like.dtype, scale=norm).to(like.device)

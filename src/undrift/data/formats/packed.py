@@ -33,6 +33,12 @@ def too_large(limit: int) -> ValueError:
     return ValueError(f"more than {limit:,} bytes when it is unpacked")
 
 
+def is_packed(path: Path) -> bool:
+    """Return whether a file begins as one that is packed by gzip, bzip2 or xz."""
+    with path.open("rb") as file:
+        return file.read(6).startswith((_GZIP, _BZIP2, _XZ))
+
+
 def open_packed(path: Path, *, plain: bool = True) -> BinaryIO:
     """Return the content of a file, plain or packed by gzip, bzip2 or xz, as a stream.
 

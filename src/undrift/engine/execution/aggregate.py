@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from undrift import keyed, tree
 from undrift.aggregation.policy import UploadPolicy
 from undrift.aggregation.uploads import CohortUploads, Findings, combined
-from undrift.aggregation.validation import Fault, oversized
+from undrift.aggregation.validation import Fault, Norms
+from undrift.engine.execution.wires import PackedUploads
 from undrift.engine.plan import Plan
 from undrift.engine.world import World
 from undrift.errors import DivergenceError
@@ -35,10 +36,21 @@ class ExchangeResult(NamedTuple):
 
 
 class UploadSum:
-    """Validates the uploads of a plan and makes their mean."""
+    """Validates the uploads of a plan and makes their mean.
 
-    def __init__(self, plan: Plan, world: World, policy: UploadPolicy, seed: int = 0) -> None:
+    Several processes add up their sums; where uploads are `packed` these travel instead.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        world: World,
+        policy: UploadPolicy,
+        seed: int = 0,
+        packed: PackedUploads | None = None,
+    ) -> None:
         self._plan, self._world, self._policy, self._seed = plan, world, policy, seed
+        self._packed = packed
         self._uploads = CohortUploads(plan.ids, plan.weights, plan.t, hold=policy.holds)
         self._before_attack: list[tuple[Positions, Any]] = []
 
@@ -58,19 +70,20 @@ class UploadSum:
         form: Callable[[], Any],
         groups_of: Callable[[Plan], list[Positions]],
         *,
-        scale: float,
+        oversized: Callable[[Norms], list[int]],
         needed: int,
         population: int,
     ) -> ExchangeResult:
         """Return the mean over all processes, or raise on all of them if a bad upload stops a run.
 
         `form` makes zeros in the form of an upload, for a process without one; `groups_of` returns
-        the groups in which this process runs a plan. `scale` is the norm of the model, `needed` how
-        many uploads there must be, and `population` the number of all clients.
+        the groups in which this process runs a plan. `oversized` returns the uploads whose norms
+        are too large, `needed` is how many uploads there must be, and `population` the number of
+        all clients.
         """
         if self._before_attack:
             self._attack(population)
-        faults = self._faults(form, scale)
+        faults = self._faults(form, oversized)
         plan, policy = self._plan, self._policy
         bad = np.flatnonzero(faults)
         if len(bad) and policy.on_bad == "stop":
@@ -83,13 +96,15 @@ class UploadSum:
         groups = [kept[group] for group in groups_of(part)] if dropped else None
         return ExchangeResult(self._combined(kept, part, form, groups), part, dropped)
 
-    def _faults(self, form: Callable[[], Any], scale: float) -> NDArray[np.int64]:
+    def _faults(
+        self, form: Callable[[], Any], oversized: Callable[[Norms], list[int]]
+    ) -> NDArray[np.int64]:
         """Return what is wrong with each upload, as all processes together know."""
         faults, norms = _of_all(self._uploads, self._world, form)
         if self._policy.on_bad == "stop" and ((faults != 0) & (faults != Fault.MISSING)).any():
             faults[faults == Fault.MISSING] = 0  # Nobody has waited for the others.
         else:
-            faults[oversized(norms, self._plan.counts, scale)] = Fault.NORM
+            faults[oversized(norms)] = Fault.NORM
         return faults
 
     def _combined(
@@ -101,6 +116,11 @@ class UploadSum:
     ) -> Any:
         """Return the mean of the uploads at the positions `kept`, which are a plan of their own."""
         world, uploads, rule = self._world, self._uploads, self._policy.aggregation
+        if self._packed is not None:
+            travelled = self._packed.exchange(self._plan, kept)
+            if rule is not None:
+                return combined(rule, tree.stack(list(travelled)))
+            return tree.weighted_sum(travelled, part.weights)
         if rule is not None:
             own = uploads.form()
             table = uploads.stacked(kept, form() if own is None else own)
@@ -124,10 +144,9 @@ class UploadSum:
             torch.cat([leaf.reshape(len(leaf), -1) for leaf in tree.leaves(uploads)], dim=1)
             for _, uploads in groups
         ]
-        mask = torch.tensor(
-            [int(i) in evil for positions, _ in groups for i in plan.ids[positions]]
-        )
         rows = torch.cat(flat)
+        attacks = [int(i) in evil for positions, _ in groups for i in plan.ids[positions]]
+        mask = torch.tensor(attacks, device=rows.device)
         if mask.any():
             rng = keyed.generator(self._seed, "attack", plan.t)
             rows[mask] = attack.forged(rows[mask], rows[~mask], rng)

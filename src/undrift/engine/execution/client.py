@@ -28,22 +28,36 @@ class Stage:
     call: Callable[[Any, Any, Loop], tuple[Any, Any]]  # (down, client, steps) -> (wire, client)
     unpack: Callable[[Any], Any]  # wire -> upload
     form: Callable[[], Any]  # -> zeros in the form of an upload
+    name: str  # of the exchange in a round
+    wire_form: Callable[[], Any] | None = None  # likewise of a packed one, where that was wanted
 
     @classmethod
     def answers(cls, algorithm: Prelude[Any, Any, Any, Any], down: Any, x0: Vector) -> Stage:
         """Return the exchange before the broadcast, in which clients answer the server."""
         form = partial(dry.answer_form, algorithm, x0)
-        return cls(down, algorithm.answer, lambda wire: wire, form)
+        return cls(down, algorithm.answer, lambda wire: wire, form, "answer")
 
     @classmethod
-    def uploads(cls, algorithm: Federated[Any, Any, Any, Any], down: Any, x0: Vector) -> Stage:
-        """Return the exchange in which clients take their local steps and upload."""
+    def uploads(
+        cls,
+        algorithm: Federated[Any, Any, Any, Any],
+        down: Any,
+        x0: Vector,
+        sizes: tuple[int, ...] = (),
+    ) -> Stage:
+        """Return the exchange in which clients take their local steps and upload.
+
+        `sizes` are those of the model's tensors, for one who wants the form of packed uploads.
+        """
 
         def call(down: Any, client: Any, steps: Loop) -> tuple[Any, Any]:
             upload, client = algorithm.local(down, client, steps)
             return algorithm.pack(upload, client, steps)
 
-        return cls(down, call, algorithm.unpack, partial(dry.upload_form, algorithm, x0))
+        packed = bool(sizes) and dry.packs(algorithm, x0)
+        wire_form = partial(dry.wire_form, algorithm, x0, sizes) if packed else None
+        form = partial(dry.upload_form, algorithm, x0)
+        return cls(down, call, algorithm.unpack, form, "upload", wire_form)
 
 
 class ClientResult(NamedTuple):

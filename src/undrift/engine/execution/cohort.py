@@ -24,6 +24,7 @@ from torch.func import vmap
 
 from undrift import tree
 from undrift.aggregation.policy import UploadPolicy
+from undrift.aggregation.validation import UsualSizes
 from undrift.core import Vector
 from undrift.engine.execution.aggregate import ExchangeResult, UploadSum
 from undrift.engine.execution.client import Stage, client_exchange
@@ -31,6 +32,7 @@ from undrift.engine.execution.executor import BaseExecutor
 from undrift.engine.execution.local import Group, LocalLoop, ObservedLoop
 from undrift.engine.execution.meter import Meter
 from undrift.engine.execution.threads import ordered_thread_map
+from undrift.engine.execution.wires import PackedUploads
 from undrift.engine.plan import Plan
 from undrift.gradients.task import Task
 
@@ -89,7 +91,8 @@ class GroupResult(NamedTuple):
     """Holds what a group of clients brings back."""
 
     positions: NDArray[np.int64]  # in the plan
-    uploads: Any  # every leaf with a leading axis over the clients
+    wires: Any  # every leaf with a leading axis over the clients, as in all that follows
+    uploads: Any
     states: list[Any]
     paths: tuple[Tensor, ...]
     cost: Meter
@@ -102,6 +105,7 @@ class FederatedExecutor(BaseExecutor):
     # The price of a client's row in a stacked step, see `Plan.groups_of_like_work`.
     row_cost: float = field(default=0.0, kw_only=True)
     policy: UploadPolicy = field(default=UploadPolicy(), kw_only=True)
+    sizes: UsualSizes = field(default_factory=UsualSizes, kw_only=True)
 
     def exchange(
         self,
@@ -119,15 +123,20 @@ class FederatedExecutor(BaseExecutor):
         client whose upload is dropped keeps the state that it had. `scale` is the norm of the
         model, below which an upload is not too large. There is no mean of less than `needed`.
         """
-        own = self.world.positions(plan.ids)
+        own = self.placement.positions(plan.ids)
         meter.exchanges += 1
-        total = UploadSum(plan, self.world, self.policy, self.planner.seed)
+        packed = None
+        if stage.wire_form is not None and self.policy.attack is None:
+            packed = PackedUploads(self.world, self.placement, stage.wire_form, stage.unpack)
+        total = UploadSum(plan, self.world, self.policy, self.planner.seed, packed)
         states = dict[int, Any]()
         exchange = CohortExchange(stage, plan, state_of, observer is not None)
         with closing(self._results(exchange, own)) as results:
-            for positions, uploads, new, paths, cost in results:
+            for positions, wires, uploads, new, paths, cost in results:
                 meter.add(cost, positions)
                 ids = plan.ids[positions]
+                if packed is not None:
+                    packed.add(positions, wires)
                 if not total.add(positions, uploads):
                     break
                 if observer is not None:
@@ -135,11 +144,11 @@ class FederatedExecutor(BaseExecutor):
                         upload, path = tree.row((uploads, paths), row)
                         observer(int(i), self._weight(plan, positions[row]), upload, path)
                 states.update(zip(map(int, ids), new, strict=True))
-                del uploads, new, paths  # so that memory never holds two groups' results
+                del wires, uploads, new, paths  # so that memory never holds two groups' results
         outcome = total.conclude(
             stage.form,
-            lambda part: self._groups(part, self.world.positions(part.ids)),
-            scale=scale,
+            lambda part: self._groups(part, self.placement.positions(part.ids)),
+            oversized=lambda norms: self.sizes.oversized(stage.name, norms, plan.counts, scale),
             needed=needed,
             population=len(self.planner.census),
         )
@@ -212,8 +221,9 @@ class FederatedExecutor(BaseExecutor):
             observed=exchange.observed,
             stop=stop,
         )
-        uploads, paths = tree.map(lambda leaf: leaf[None], (stage.unpack(wire), path))
-        return GroupResult(positions, uploads, [state], paths, cost)
+        rows = tree.map(lambda leaf: leaf[None], (wire, stage.unpack(wire), path))
+        wires, uploads, paths = rows
+        return GroupResult(positions, wires, uploads, [state], paths, cost)
 
     def _run_stack(
         self,
@@ -238,4 +248,5 @@ class FederatedExecutor(BaseExecutor):
         group.meter.bytes_down += tree.nbytes(stage.down) * len(states)
         group.meter.bytes_up += tree.nbytes(wires)
         unstacked = [tree.row(new, i) for i in range(len(states))]
-        return GroupResult(positions, vmap(stage.unpack)(wires), unstacked, paths, group.meter)
+        uploads = vmap(stage.unpack)(wires)
+        return GroupResult(positions, wires, uploads, unstacked, paths, group.meter)

@@ -11,7 +11,7 @@ import torch
 from undrift.engine.execution.pool import Pool
 from undrift.engine.execution.threads import SHARED_ELEMENTS, TaskCopies
 from undrift.engine.plan import Planner
-from undrift.engine.world import World
+from undrift.engine.world import Placement, World
 from undrift.gradients.task import Task
 
 Mode = Literal["loop", "threads", "stacked"]
@@ -32,6 +32,11 @@ class BaseExecutor:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_copies", TaskCopies(self.task))
+
+    @property
+    def placement(self) -> Placement:
+        """Return which clients this process runs."""
+        return Placement.of(self.pool.clients, self.world)
 
     def threads_at_once(self, clients: int, activations: int) -> int:
         """Return how many threads compute at the same time in a round of so many clients."""

@@ -55,16 +55,18 @@ def count_run(request: SimulationRequest, planner: Planner, facts: Facts) -> Run
     clients, evaluation = request.clients, request.evaluation
     seen = [_samples(planner, planner.plan(t)) for t in range(min(request.rounds, ROUNDS_SEEN))]
     held = int(clients.sizes[planner.population > 0].sum())
-    besides = 0 if clients.validation is None else len(clients.validation[1])
+    besides = sum(clients.counts("validation"))
     besides += held * evaluation.train_loss + GRADIENT * held * evaluation.gradient_norm
     besides += SHARPNESS_PASSES * evaluation.sharpness
     if evaluation.client_metrics:
-        besides += len(clients.samples_of_clients()[2])
+        which = clients.samples_for_clients
+        all_samples = (int(clients.sizes.sum()),)
+        besides += sum(all_samples if which == "training" else clients.counts(which))
     gossips = isinstance(request.algorithm, Peer) and not isinstance(request.algorithm, AllReduce)
     return RunCounts(
         rounds=request.rounds,
         trained=request.rounds * sum(seen) // max(1, len(seen)),
-        tested=held if clients.test is None else len(clients.test[1]),
+        tested=held if clients.test is None else sum(clients.counts("test")),
         besides=besides,
         nodes=len(clients) if gossips and evaluation.node_accuracy is not False else 0,
         elements=facts.activations + clients.inputs[0].numel(),

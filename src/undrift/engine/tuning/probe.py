@@ -71,24 +71,23 @@ def inspect(
     watch, drops = _Watch(), KeyedDropout(torch.zeros((), dtype=torch.int64, device=device))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            with watch, drops:
+            with warnings.catch_warnings(record=True) as told, watch, drops:
                 outputs = functional_call(model, {}, (inputs,))
         except Exception as error:
             if isinstance(error, ValueError) and " needs " in str(error):
                 raise  # the sentence is ours, or as good
-            remedy = "check its first layer against the data"
-            if clients.prepare is None and stored == torch.uint8:
-                remedy = "turn bytes into floats with Clients(..., prepare=undrift.data.Images())"
-            elif isinstance(error, IndexError) and not inputs.is_floating_point():
-                remedy = f"it needs a vocabulary of more than the largest id, {int(inputs.max())}"
+            raw = clients.prepare is None and stored == torch.uint8
             raise ValueError(
                 f"The model needs to accept inputs of shape {tuple(inputs.shape)}, got "
-                f"{first_line(error, named=True)}; {remedy}."
+                f"{first_line(error, named=True)}; {_remedy(error, clients, inputs, raw=raw)}."
             ) from error
+        for each in told:  # Those of a call that fails would only hide the error.
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
         _refuse_changed_buffers(model, before)
         if not isinstance(outputs, Tensor):
             raise ValueError(
-                f"The model needs to return one tensor, got {type(outputs).__name__}; wrap it."
+                f"The model needs to return one tensor, got {type(outputs).__name__}; wrap it in a "
+                "module whose forward returns the outputs alone."
             )
         if kind is not None:
             shape = tuple(outputs.shape)
@@ -113,6 +112,23 @@ def inspect(
     return Facts(randomness, separable, watch.written // len(targets)), clients
 
 
+def _remedy(error: Exception, clients: Clients, inputs: Tensor, *, raw: bool) -> str:
+    """Return what to do about a forward pass that has failed; `raw` inputs are stored bytes."""
+    if raw:
+        return "turn bytes into floats with Clients(..., prepare=undrift.data.Images())"
+    if clients.fields and isinstance(error, TypeError) and "argument" in str(error):
+        names = ", ".join(field.name for field in clients.fields)
+        return f"the inputs of a sample arrive by name, so write forward(self, {names})"
+    if isinstance(error, IndexError) and "too many indices" in str(error):
+        return (
+            "check its first layer against the data; where samples are dictionaries of one input, "
+            "that arrives as a tensor, so write forward(self, inputs)"
+        )
+    if isinstance(error, IndexError) and not inputs.is_floating_point():
+        return f"it needs a vocabulary of more than the largest id, {int(inputs.max())}"
+    return "check its first layer against the data"
+
+
 def _representative_samples(clients: Clients) -> Tensor:
     """Return indices of a few samples from everywhere and of one of each label."""
     held = torch.from_numpy(clients.index)
@@ -132,12 +148,21 @@ def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
             value = loss(outputs, targets)
     except Exception as error:
         remedy = "change the last layer, the loss or the targets"
-        if targets.is_floating_point() and outputs.shape == (*targets.shape, 1):
+        if targets.is_floating_point() and "Long" in str(error):  # torch's losses of classes
+            remedy = "use loss='mse' for numbers, or give classes as whole numbers: targets.long()"
+        elif targets.is_floating_point() and outputs.shape == (*targets.shape, 1):
             remedy = 'say task="regression", which takes rows of one number as numbers'
+        elif isinstance(error, Warning) and outputs.shape == targets.shape:
+            # The loss has changed the shape of one of them.
+            raise ValueError(
+                f"The loss needs to take outputs and targets of one shape, here "
+                f"{tuple(outputs.shape)} of both, got a loss that changes one of them alone; "
+                "squeeze both, or neither."
+            ) from error
+        reason = "" if isinstance(error, Warning) else f" ({first_line(error, named=True)})"
         raise ValueError(
             f"The model's output needs to fit the loss, got output {tuple(outputs.shape)} "
-            f"{outputs.dtype} and targets {tuple(targets.shape)} {targets.dtype} "
-            f"({first_line(error, named=True)}); {remedy}."
+            f"{outputs.dtype} and targets {tuple(targets.shape)} {targets.dtype}{reason}; {remedy}."
         ) from error
     if not isinstance(value, Tensor) or value.ndim != 0:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

@@ -104,8 +104,8 @@ class Workload:
         return self.rounds * int(first.counts.sum()) * (flops / speed + call)
 
     def sample(self, task: Task) -> Batch:
-        """Return a minibatch of the first client."""
-        inputs, targets, (samples,) = self.pool.samples(np.array([0]))
+        """Return a minibatch of the first client that is here."""
+        inputs, targets, (samples,) = self.pool.samples(self.pool.clients.mine[:1])
         index = torch.from_numpy(samples[: self.planner.width]).to(inputs.device)
         key = None
         if task.randomness == "dropout":

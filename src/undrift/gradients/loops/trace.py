@@ -62,13 +62,23 @@ class Program:
 
 
 def trace_program(step: Callable[[Any, Objective], Any], init: Any, task: Task, t: int) -> Program:
-    """Return what a step does, or raise `UntraceableError`; `init` is what its first call is given.
+    """Return what a step does on a task's gradients, or raise `UntraceableError`."""
+
+    def trace(first: bool) -> TracedStep:
+        data = TracedObjective(Tape(task.layout.size), t, first)
+        return trace_step(step, init, data, instrument(task, data, data.count))
+
+    return program_of(trace)
+
+
+def program_of(trace: Callable[[bool], TracedStep]) -> Program:
+    """Return the program of a step from its trace at k = 0, which is told by True, and later.
 
     A step at k = 0 that cannot be traced, say for a collective, leaves a program of the later ones.
     """
-    later = _trace(step, init, task, t, first=False)
+    later = trace(False)
     try:
-        first = _trace(step, init, task, t, first=True)
+        first = trace(True)
     except UntraceableError:
         return Program(None, later)
     if not (first.reads_k or later.reads_k) and not first.same(later):
@@ -76,19 +86,21 @@ def trace_program(step: Callable[[Any, Objective], Any], init: Any, task: Task, 
     return Program(first, later)
 
 
-def _trace(
-    step: Callable[[Any, Objective], Any], init: Any, task: Task, t: int, *, first: bool
+def trace_step(
+    step: Callable[[Any, Objective], Any], init: Any, data: TracedObjective, f: Objective
 ) -> TracedStep:
-    leaves = tree.leaves(init)
+    """Return what a step does with `f`, whose gradients are `data`'s, or `UntraceableError`.
+
+    `init` is what the first step of a pass is given.
+    """
+    leaves, tape = tree.leaves(init), data.tape
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise UntraceableError("a carry of other things than tensors")
-    tape = Tape(task.layout.size)
     values: list[Any] = [tape.carried(i, leaf) for i, leaf in enumerate(leaves)]
     carry = tree.with_leaves(init, values)
-    data = TracedObjective(tape, t, first)
     try:
         with _Pure():
-            new = step(carry, instrument(task, data, data.count))
+            new = step(carry, f)
     except Exception as error:  # A step may raise anything when it is given no tensors.
         raise UntraceableError(first_line(error)) from error
     outputs = _outputs(tape, new, carry)

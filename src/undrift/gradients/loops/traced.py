@@ -38,8 +38,8 @@ COMPARISONS = "gt", "ge", "lt", "le", "eq", "ne"
 class Tape:
     """Records a step: its values in the order in which they are made, each of them once."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size  # of a vector
+    def __init__(self, size: int, dtype: torch.dtype = torch.float32) -> None:
+        self.size, self.dtype = size, dtype  # of a vector
         self.nodes: list[Node] = []
         self.tensors: list[Tensor] = []  # that the step uses besides what it is given
         self.numbers: list[float] = []  # likewise, a place for each use, so that values may change
@@ -91,6 +91,11 @@ class Tape:
             raise UntraceableError("the norm of something that is not a vector")
         return self._made(Node("norm", (value.index,)))
 
+    def whole(self, op: str, *operands: Any) -> Traced:
+        """Return the vector of an operation that needs all coordinates at once."""
+        args = tuple(self.value(operand).index for operand in operands)
+        return self._made(Node(op, args, 0, True))
+
     def _tensor(self, tensor: Tensor) -> Traced:
         vector = self._is_vector(tensor)
         for place, known in enumerate(self.tensors):
@@ -100,7 +105,7 @@ class Tape:
         return self._made(Node("tensor", (), len(self.tensors) - 1, vector))
 
     def _is_vector(self, tensor: Tensor) -> bool:
-        if tensor.dtype != torch.float32 or tensor.shape not in ((self.size,), ()):
+        if tensor.dtype != self.dtype or tensor.shape not in ((self.size,), ()):
             shape = tuple(tensor.shape)
             raise UntraceableError(f"a tensor of {tensor.dtype} and shape {shape}")
         return tensor.ndim == 1

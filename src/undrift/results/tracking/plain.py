@@ -93,8 +93,9 @@ class CSV:
 
     def _open(self, first: Record) -> None:
         """Drop this round and later ones from the file, and add to it from now on."""
-        columns = list(first.flat())
-        header, *rows = self._rows() or [columns]
+        # Metrics come after the fields, and a run that goes on may have them in another order.
+        columns = [name for name in first.to_dict() if name not in NESTED]
+        header, *rows = self._rows() or [list(first.flat())]
         same = header[: len(columns)] == columns
         require(same, "CSV", f"the columns {', '.join(columns)}", header, "move it away")
         complete = [row for row in rows if len(row) == len(header) and row[0].isdecimal()]
