@@ -22,7 +22,8 @@ RUN = ("python", "sh", "bash")
 KNOWN = {"python", "sh", "bash", "toml", "yaml", "text"}
 WITH_CODE = [page for page in PAGES if any(each.language in RUN for each in BLOCKS[page])]
 FIRST = ROOT / "docs" / "five-minutes.md"
-MOST_NOT_RUN = 20
+MEASUREMENT = ("measures ", "trains for hours", "builds the environments of other libraries")
+MOST_NOT_RUN = 12
 
 
 def shown(page: Path) -> str:
@@ -134,7 +135,9 @@ def test_measurements_that_are_not_run_exist() -> None:
 
 
 def test_few_blocks_are_not_run() -> None:
+    """Besides measurements, whose modules and options the test above holds."""
     reasons = [
         each.why_not_run for blocks in BLOCKS.values() for each in blocks if each.why_not_run
     ]
-    assert len(reasons) <= MOST_NOT_RUN, reasons
+    others = [reason for reason in reasons if not reason.startswith(MEASUREMENT)]
+    assert len(others) <= MOST_NOT_RUN, others
