@@ -100,6 +100,8 @@ def main() -> None:
     here = ud.Clients.here(**HIDDEN.given(mine["blocks"]))
     found["clients"] = [repr(here), here.sizes.tolist(), here.mine.tolist()]
     found["foreign"] = refusal(lambda: here[(mine["blocks"][-1] + 1) % len(SIZES)])
+    peers = [name for name, (each, _) in RUNS.items() if isinstance(each, ud.Peer)]
+    found["modes"] = [start(name, here, mode="auto").mode for name in peers]
     for name in RUNS:
         found["runs"][f"{name} | blocks"] = found_of(start(name, here))
     for name, algorithm in SAVED.items():

@@ -92,6 +92,11 @@ class Placement:
         """Return this process's nodes, which are consecutive."""
         return self.blocks(workers).of(self.rank)
 
+    def nodes_among(self, ids: Ids) -> Ids:
+        """Return where in `ids`, which are all nodes or those of a trial, this process's are."""
+        own = self.nodes(len(ids)) if self.ranks is None else self.positions(ids)
+        return np.asarray(own, dtype=np.int64)
+
 
 class DifferentError(ValueError):
     """Is raised by all processes if they were started with different experiments."""

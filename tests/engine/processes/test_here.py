@@ -86,6 +86,12 @@ def test_bits_are_those_of_ranks_that_can_read_everything(ranks) -> None:
         assert own["sha256"] == everything["sha256"], name
 
 
+def test_peers_are_stacked_as_where_ranks_can_read_everything(ranks) -> None:
+    """Whether they can be is tried with clients that are on the rank."""
+    for found in ranks:
+        assert found["modes"] == ["stacked"] * len(PEERS)
+
+
 def assert_close(one: Any, other: Any, where: str) -> None:
     if isinstance(other, dict):
         assert one.keys() == other.keys(), where

@@ -70,7 +70,7 @@ class PeerExecutor(BaseExecutor):
         self._count(meter, positions, groups)
         # A bad message spoils its receivers' models, so senders are named before models.
         self.world.agree(sorted(exchange.not_finite), plan.t + 1, "messages")
-        own = self.placement.nodes(exchange.size)
+        own = self.placement.nodes_among(plan.ids)
         self.world.agree(not_finite(own, new), plan.t + 1, "models")
         return new
 
@@ -124,7 +124,7 @@ class PeerExecutor(BaseExecutor):
     def _groups(self, plan: Plan) -> tuple[list[NDArray[np.int64]], list[Group]]:
         """Return the positions of this process's groups, and the groups."""
         stacked = self.mode == "stacked"
-        own = np.array(self.placement.nodes(len(plan.ids)), dtype=np.int64)
+        own = self.placement.nodes_among(plan.ids)
         # Group i and group i + at_once never run at the same time, see `run_lockstep`.
         tasks = self._copies.several(self.groups_at_once)
         positions = list(plan.groups(self.chunk if stacked else 1, own))

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from undrift.engine.execution.executor import Mode
@@ -44,6 +45,11 @@ class Candidate:
 
 class TrialRound(Protocol):
     """Runs small rounds whose results are not used."""
+
+    @property
+    def pair(self) -> NDArray[np.int64]:
+        """Return two clients whose samples this process has, one where it has no more."""
+        ...
 
     def __call__(self, plan: Plan, candidate: Candidate) -> int:
         """Run a round as the candidate says, and return how many gradients it took."""
@@ -164,8 +170,7 @@ def _obstacle(facts: Facts, planner: Planner, trial: TrialRound) -> str:
         len(set(sizes)) > 1 or int(sizes[0]) % (planner.batch_size or int(sizes[0]))
     ):
         return "the loss is not a mean over samples and minibatches differ in size"
-    two = np.array([0, len(sizes) - 1])
-    plan = Plan.equal(two, [1, 2], len(sizes))
+    plan = Plan.equal(trial.pair, [1, 2][: len(trial.pair)], len(sizes))
     try:
         with warnings.catch_warnings():
             # vmap announces an operation it would silently run in a loop: not stacked at all.

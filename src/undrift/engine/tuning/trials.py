@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from undrift.comm.routes import Ring
 from undrift.core import Federated, Peer
@@ -37,6 +39,7 @@ class TrialRunner:
     executor_for: Callable[[Candidate], Any]
     round: Callable[[Plan, Any, Meter], object]  # with the executor
     activations: int  # of a sample
+    pair: NDArray[np.int64]  # clients whose samples this process has
 
     def __call__(self, plan: Plan, candidate: Candidate) -> int:
         """Run a round as the candidate says, and return how many gradients it took."""
@@ -68,7 +71,7 @@ def federated_trial(
 
     price = row_cost(facts, planner)
     executors = _executors(FederatedExecutor, task, planner, pool, row_cost=price)
-    return TrialRunner(executors, play, facts.activations)
+    return TrialRunner(executors, play, facts.activations, _pair(pool))
 
 
 def peer_trial(
@@ -92,7 +95,12 @@ def peer_trial(
 
     trim = worth_trimming(facts, planner)
     executors = _executors(PeerExecutor, task, planner, pool, trim=trim)
-    return TrialRunner(executors, play, facts.activations)
+    return TrialRunner(executors, play, facts.activations, _pair(pool))
+
+
+def _pair(pool: Pool) -> NDArray[np.int64]:
+    """Return the first and the last client whose samples this process has."""
+    return np.unique(pool.clients.mine[[0, -1]])
 
 
 def _executors(
