@@ -131,6 +131,7 @@ def test_a_claim_about_all_needs_no_correction_to_be_shown() -> None:
     assert both.verdict == "shown"
     assert both.evidence[0].found.level == pytest.approx(0.95)
     assert "the least favourable of 2 comparisons" in both.reason
+    assert "corrected" not in both.reason
 
 
 def test_a_claim_about_all_is_contradicted_by_corrected_intervals_alone() -> None:
@@ -147,7 +148,8 @@ def test_one_comparison_contradicts_a_claim_about_all() -> None:
         FedACG=[82.0, 83.1, 81.4], FedAvg=[80.0, 81.0, 79.5], FedProx=[92.0, 93.0, 91.5]
     )
     assert found.verdict == "contradicted"
-    assert found.reason.startswith("FedACG against FedProx (Dir 0.3): -10.0 points (-10.4 to -9.6)")
+    numbers = "-10.0 points (-10.4 to -9.6, corrected), three seeds"
+    assert found.reason.startswith(f"FedACG against FedProx (Dir 0.3): {numbers}")
 
 
 def test_panels_have_verdicts_of_their_own() -> None:

@@ -14,7 +14,15 @@ from statistics import fmean
 
 from undrift.papers.claims import Margin, Margins
 from undrift.papers.parts import Claim
-from undrift.results.statistics import FEWEST_SIGNS, Interval, Tested, count_text, holm, interval
+from undrift.results.statistics import (
+    FEWEST_SIGNS,
+    LEVEL,
+    Interval,
+    Tested,
+    count_text,
+    holm,
+    interval,
+)
 
 SHOWN, CONTRADICTED, NOT_SHOWN = "shown", "contradicted", "not shown"
 INDICATED = "indicated"  # it came out, but so few seeds show nothing
@@ -63,7 +71,8 @@ class Evidence:
             why = "no interval, because a run diverged or missed its target"
             return f"comes out in {holding} of {over} ({why})"
         found = self.found
-        ends = "" if not found.text else f" ({found.text})"
+        mark = ", corrected" if found.level > LEVEL + 1e-9 else ""
+        ends = "" if not found.text else f" ({found.text}{mark})"
         return f"{found.mean_text}{' ' * bool(unit)}{unit}{ends}, {over}"
 
 
