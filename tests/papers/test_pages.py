@@ -150,6 +150,13 @@ def test_tuned_results_come_first(shipped: Path) -> None:
     }
 
 
+def test_what_another_program_measured_has_no_step_sizes() -> None:
+    (item,) = [each for each in items("marsit") if each.entry.path.stem == "figure3_5"]
+    whose = {dot.whose for part in item.parts for _, dots in part.rows for dot in dots}
+    assert "measured" in whose <= {"measured", "the document"}
+    assert "ours, measured" in (PAGES / item.figure).read_text(encoding="utf-8")
+
+
 def test_curves_are_thin_and_keep_their_ends() -> None:
     assert thinned(5) == [0, 1, 2, 3, 4]
     places = thinned(1000)

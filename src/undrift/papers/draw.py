@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.errors import optional
-from undrift.papers.find import PRINTED, TUNED
+from undrift.papers.find import MEASURED, PRINTED, TUNED
 from undrift.papers.plots import Plot, digest
 from undrift.report import style
 
@@ -17,7 +17,9 @@ LOOKS: dict[str, dict[str, Any]] = {
     "the document": {"marker": "D", "color": "#777777", "markerfacecolor": "none"},
     TUNED: {"marker": "s", "color": style.COLOURS[1]},
     PRINTED: {"marker": "o", "color": style.COLOURS[0]},
+    MEASURED: {"marker": "o", "color": style.COLOURS[0]},
 }
+WORDS = {"the document": "the document", MEASURED: "ours, measured"}  # in legends
 WIDTH, HEIGHT, ROW = 2.5, 2.0, 0.19  # inches of a part, and of a row of dots
 COLUMNS = 3
 
@@ -85,6 +87,7 @@ def _draw_rows(axes: Any, part: Plot) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlabel(part.axis)
+    axes.locator_params(axis="x", nbins=6)
 
 
 def _legend(figure: Any, parts: Sequence[Plot], labels: Sequence[str], columns: int) -> None:
@@ -96,7 +99,7 @@ def _legend(figure: Any, parts: Sequence[Plot], labels: Sequence[str], columns: 
         shown = {dot.whose for part in parts for _, dots in part.rows for dot in dots}
         names = [whose for whose in LOOKS if whose in shown]
         handles = [lines.Line2D([], [], linestyle="none", ms=3.5, **LOOKS[n]) for n in names]
-        names = [n if n == "the document" else f"ours, each method {n}" for n in names]
+        names = [WORDS.get(n, f"ours, each method {n}") for n in names]
     widest = max(map(len, names))
     fitting = max(1, int(72 * WIDTH * columns / (34 + 3.8 * widest)))  # about, in points
     figure.legend(

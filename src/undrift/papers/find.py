@@ -25,6 +25,7 @@ from undrift.papers.store import (
 from undrift.papers.verdicts import NOT_RUN
 
 TUNED, PRINTED = "at its tuned step size", "at the printed step size"
+MEASURED = "measured"  # by another program, which has no step sizes
 PACKAGE = "the package"  # where results come from that are not the user's
 LASTING = ("full", "small")  # scales whose results the package keeps
 
@@ -38,6 +39,7 @@ class Side:
     judged: Sequence[Judged]
     tuned: bool = False
     claimed: Sequence[ComparedCell] = ()  # our values of claims without printed numbers
+    measured: bool = False  # by the paper's own command
 
     @property
     def all_rows(self) -> list[ComparedCell]:
@@ -52,6 +54,8 @@ class Side:
     @property
     def name(self) -> str:
         """Return which results these are, in words."""
+        if self.measured:
+            return MEASURED
         return TUNED if self.tuned else PRINTED
 
 
@@ -68,6 +72,7 @@ def sides_of(
             judge(paper, stored),
             is_tuned,
             claimed_rows(paper, stored),
+            paper.kind == "command",
         )
         for stored, is_tuned in [*found, (printed, False)]
     ]
