@@ -110,36 +110,11 @@ def prepare(request: SimulationRequest, world: World | None = None) -> Setup:
         for t in range(request.rounds):
             resolve(algorithm, t)
 
-    model = copy.deepcopy(request.model)
-    if clients.fields:
-        model = FieldModel(model, clients.fields)
-    if not request.model.training:  # as loaded; a part in eval mode on purpose stays so
-        model.train()
-    if request.device is not None:
-        model = moved(model, as_device(request.device))
+    model = _model(request)
     layout = Layout.of(model)
     precision = as_precision(request.precision, layout.dtype)
     algorithm.check(model)
-    kind, loss = _task(request)
-    metrics = MetricSet.of(request.metrics, kind, _units(clients))
-    validate.check_metrics(metrics)
-    with intra_op_threads(0):  # A few samples are not worth sharing, least of all when busy.
-        try:
-            facts, clients = inspect(model, loss, clients, metrics)
-        except OutputShapeError:
-            # A loss of one's own may take other outputs, such as a mean and a variance.
-            if request.task is not None or request.loss is None or loss in NUMBER_LOSSES:
-                raise
-            metrics = MetricSet.of(request.metrics, None)
-            facts, clients = inspect(model, loss, clients, metrics)
-    if request.early_stopping is not None:
-        validated, options = clients.validation is not None, request.evaluation
-        EarlyStopping.of(request.early_stopping).check(
-            metrics.names,
-            labels=kind is None or kind.name != "regression",
-            validated=validated,
-            over_clients=options.client_metrics,
-        )
+    loss, metrics, facts, clients = _looked_at(request, model, clients)
     if world is not None and clients.rank_census is not None:
         facts = _agreed(facts, world)
     clients = clients.tested_on(layout.device)
@@ -180,6 +155,45 @@ def prepare(request: SimulationRequest, world: World | None = None) -> Setup:
         route=route,
         policy=policy,
     )
+
+
+def _model(request: SimulationRequest) -> nn.Module:
+    """Return a copy of the model that reads the clients' samples, trains, and is on the device."""
+    model = copy.deepcopy(request.model)
+    if request.clients.fields:
+        model = FieldModel(model, request.clients.fields)
+    if not request.model.training:  # as loaded; a part in eval mode on purpose stays so
+        model.train()
+    if request.device is not None:
+        model = moved(model, as_device(request.device))
+    return model
+
+
+def _looked_at(
+    request: SimulationRequest, model: nn.Module, clients: Clients
+) -> tuple[Loss, MetricSet, Facts, Clients]:
+    """Return loss, metrics, what a few samples tell of the model, and the clients, all checked."""
+    kind, loss = _task(request)
+    metrics = MetricSet.of(request.metrics, kind, _units(clients))
+    validate.check_metrics(metrics)
+    with intra_op_threads(0):  # A few samples are not worth sharing, least of all when busy.
+        try:
+            facts, clients = inspect(model, loss, clients, metrics)
+        except OutputShapeError:
+            # A loss of one's own may take other outputs, such as a mean and a variance.
+            if request.task is not None or request.loss is None or loss in NUMBER_LOSSES:
+                raise
+            metrics = MetricSet.of(request.metrics, None)
+            facts, clients = inspect(model, loss, clients, metrics)
+    if request.early_stopping is not None:
+        validated, options = clients.validation is not None, request.evaluation
+        EarlyStopping.of(request.early_stopping).check(
+            metrics.names,
+            labels=kind is None or kind.name != "regression",
+            validated=validated,
+            over_clients=options.client_metrics,
+        )
+    return loss, metrics, facts, clients
 
 
 def _units(clients: Clients) -> tuple[float, float] | None:
