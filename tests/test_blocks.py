@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,8 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from typer.core import TyperCommand
+from website import reference
 
-from tests.support.blocks import PAGES, Block, blocks_of, indented_code
+import undrift as ud
+from tests.support.blocks import PAGES, Block, blocks_in, blocks_of, indented_code
 from tests.support.system import ROOT, SHARED
 from undrift.cli import main as cli
 
@@ -23,7 +27,8 @@ KNOWN = {"python", "sh", "bash", "toml", "yaml", "text"}
 WITH_CODE = [page for page in PAGES if any(each.language in RUN for each in BLOCKS[page])]
 FIRST = ROOT / "docs" / "five-minutes.md"
 MEASUREMENT = ("measures ", "trains for hours", "builds the environments of other libraries")
-MOST_NOT_RUN = 12
+MOST_NOT_RUN = 10
+TOML = [each for blocks in BLOCKS.values() for each in blocks if each.language == "toml"]
 
 
 def shown(page: Path) -> str:
@@ -72,8 +77,6 @@ def test_blocks_run(
         elif block.language in RUN:
             for words in block.commands():
                 run_command(words, monkeypatch)
-        elif block.language == "toml":
-            tomllib.loads(block.text)
 
 
 def run_python(block: Block, names: dict[str, Any]) -> None:
@@ -87,7 +90,7 @@ def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if words[0] != "undrift":
         program = {"python": sys.executable, "torchrun": f"{Path(sys.executable).parent}/torchrun"}
         command = [program.get(words[0], words[0]), *words[1:]]
-        subprocess.run(command, check=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(command, check=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
         return
     monkeypatch.setattr("sys.argv", shortened(words))
     with pytest.raises(SystemExit) as end:
@@ -102,6 +105,37 @@ def shortened(words: list[str]) -> list[str]:
     if any(word.endswith(".toml") for word in words):
         return [*words, "--set", "training.rounds=1", "--set", "seeds=[0]", "--quiet"]
     return [*words, "--rounds", "1", "--quiet", *(["--seeds", "1"] * (words[1] == "compare"))]
+
+
+@pytest.mark.parametrize("block", TOML, ids=lambda each: f"{each.page.name}:{each.line}")
+def test_parts_of_experiments_are_valid(block: Block) -> None:
+    """With the methods that its sweep names, or with FedAvg, where the part has none."""
+    values = tomllib.loads(block.text)
+    sweep = values.get("sweep", {})
+    swept = [name for each in (sweep.get("grid", {}), *sweep.get("together", [])) for name in each]
+    known = {cls.__name__.lower() for cls in ud.ALGORITHMS}
+    named = {field.split(".")[0].lower() for field in swept} & known or {"fedavg"}
+    ud.Experiment.of({"methods": [{"name": name} for name in sorted(named)], **values})
+
+
+def test_commands_that_are_not_run_are_valid(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands in examples of help, and in blocks that no test runs, are read to their end."""
+    monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: None)
+    blocks = blocks_in(ROOT / "commands.md", reference.pages()["commands.md"])
+    blocks += [each for page in PAGES for each in BLOCKS[page] if each.why_not_run]
+    read = 0
+    for words in (words for each in blocks if each.language == "sh" for words in each.commands()):
+        for part in " ".join(map(shlex.quote, words)).split(" '&&' "):
+            own = shlex.split(part.split(" '>' ")[0])
+            if "undrift" in own and own[0] in ("undrift", "torchrun"):
+                monkeypatch.setattr("sys.argv", own[own.index("undrift") :])
+                with pytest.raises(SystemExit) as end:
+                    cli.main()
+                assert not end.value.code, f"{own}: {capsys.readouterr().err}"
+                read += 1
+    assert read > 20
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)

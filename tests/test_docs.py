@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.system import ROOT
+from undrift.deployment.environment import RECIPE
 
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
@@ -55,3 +56,9 @@ def test_named_files_and_links_exist(page: Path) -> None:
         assert MADE.fullmatch(target) or (page.parent / target).exists(), (
             f"{shown(page)} links to {target}"
         )
+
+
+@pytest.mark.parametrize("name", ["install.md", "federation.md"])
+def test_pages_install_flower_as_the_error_does(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text()
+    assert re.findall(r"[^\s`]*python3 -m venv \S+ && \S+ install [^\s`]*", text) == [RECIPE]

@@ -1,4 +1,8 @@
-"""Find what a built page would fetch from another host."""
+"""Find what a built page would fetch from another host.
+
+Scripts are not read. That of mkdocs-material fetches the program for diagrams from another host as
+soon as a page has one, so diagrams count as such requests.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ FETCHED = {  # attributes whose address a browser fetches by itself
 }
 NOT_FETCHED = {"canonical", "alternate", "license", "author", "me"}  # relations of <link>
 REMOTE = re.compile(r"^\s*(?:https?:)?//", re.IGNORECASE)
+DIAGRAM = "mermaid"  # the class of what the script draws
 IN_STYLE = re.compile(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s;]+)""", re.IGNORECASE)
 
 
@@ -37,6 +42,8 @@ class _Fetches(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given: dict[str, Any] = dict(attrs)
         self.found += IN_STYLE.findall(given.get("style") or "")
+        if DIAGRAM in (given.get("class") or "").split():
+            self.found.append(f"the program that draws {DIAGRAM}")
         if tag == "link" and NOT_FETCHED & set((given.get("rel") or "").split()):
             return
         for name in FETCHED.get(tag, ()):

@@ -57,7 +57,11 @@ class Block:
 
 def blocks_of(page: Path) -> list[Block]:
     """Return the blocks of a page that stand between fences, in order."""
-    text = page.read_text(encoding="utf-8")
+    return blocks_in(page, page.read_text(encoding="utf-8"))
+
+
+def blocks_in(page: Path, text: str) -> list[Block]:
+    """Return the blocks of a page's text."""
     found = []
     for match in FENCE.finditer(text):
         indent, language, info, code = match.groups()

@@ -1,8 +1,8 @@
 """Write what is known about methods where it cannot be read from their classes: `make names`.
 
 names.json feeds help and completion, template.json and schema.json feed `undrift init`, `schema`;
-none of them may wait for torch. README.md and docs/methods.md list the methods, and each page of
-docs/algorithms its method's parameters, between two markers. A method without a page gets one.
+none of them may wait for torch. README.md counts the methods, docs/methods.md lists them, and each
+page of docs/algorithms its method's parameters, between markers. A method without a page gets one.
 """
 
 from __future__ import annotations
@@ -164,25 +164,30 @@ def _runs_in_outer(cls: Any) -> bool:
 
 
 def _families() -> str:
-    """Return the table of the README: the methods of each family, and where they run."""
+    """Return the table of the README: how many methods each family has, and where they run."""
     rows = [
-        "| methods | simulator | processes, machines "
+        "| [methods](docs/methods.md) | simulator | processes, machines "
         "| [your own loop](docs/outer.md): `ud.Outer` | DDP hook, lockstep SGD |",
         "|---|---|---|---|---|",
     ]
     methods: tuple[Any, ...] = ALGORITHMS
-    for family, title, wrappers, hooks in (
-        ("federated", "with a server", "; X + ACG, X + FedPAQ", ""),
-        ("gossip", "gossip", "", ""),
-        ("all-reduce", "all-reduce", "", ", ".join(HOOKS)),
+    for family, title, wrappers in (
+        ("federated", "with a server", "; X + ACG, X + FedPAQ"),
+        ("gossip", "gossip", ""),
+        ("all-reduce", "all-reduce", ""),
     ):
         members = [cls for cls in methods if cls.family == family]
-        names = [cls.__name__ for cls in members]
-        refused = ", ".join(cls.__name__ for cls in members if not _runs_in_outer(cls))
-        outer = f"all but {refused}" if refused else "yes"
-        bold = [f"**{name}**" if name in DOCUMENTS else name for name in names]
-        rows.append(f"| {title}: {', '.join(bold)}{wrappers} | yes | yes | {outer} | {hooks} |")
+        own = ", ".join(f"**{cls.__name__}**" for cls in members if cls.__name__ in DOCUMENTS)
+        outer = _share([_runs_in_outer(cls) for cls in members])
+        hooks = _share([cls.__name__ in HOOKS for cls in members])
+        named = f"{title}: {len(members)}, with {own}{wrappers}"
+        rows.append(f"| {named} | yes | yes | {outer} | {hooks} |")
     return "\n".join(rows)
+
+
+def _share(which: list[bool]) -> str:
+    """Return how many of some methods run somewhere."""
+    return "yes" if all(which) else f"{sum(which)} of {len(which)}" if any(which) else ""
 
 
 def main() -> None:

@@ -177,9 +177,9 @@ def _setting(item: Item, stored: StoredPaper) -> str:
 
 
 def headlines(items: Sequence[Item], folder: Path, readme: Path) -> str:
-    """Return the README's table of headline claims, and the names of those that were not run."""
+    """Return the README's table of headline claims, and the number of those that were not run."""
     place = folder.resolve().relative_to(readme.resolve().parent).as_posix()
-    rows, waiting = [], []
+    rows, waiting = [], 0
     for item in items:
         who = f"{DOCUMENTS[item.entry.document]}, {item.entry.paper.item}"
         link = f"[{who}]({place}/{item.entry.document}.md#{item.entry.path.stem})"
@@ -188,16 +188,14 @@ def headlines(items: Sequence[Item], folder: Path, readme: Path) -> str:
                 continue
             each = leading(item.sides, position)
             if each.verdict == NOT_RUN:
-                waiting.append(link)
+                waiting += 1
             else:
                 rows.append([link, claim.text, f"**{each.text}**", each.reason])
     parts = [table(("where", "claim", "ours", "by (95 % interval)"), rows)] if rows else []
     if waiting:
-        counts = [f"{link} ({n})" if n > 1 else link for link, n in Counter(waiting).items()]
-        total = len(rows) + len(waiting)
-        parts.append(
-            f"Not run yet, {len(waiting)} of {total} headline claims: {'; '.join(counts)}."
-        )
+        total = len(rows) + waiting
+        where = f"[the papers' pages]({place}.md)"
+        parts.append(f"Not run yet: {waiting} of {total} headline claims, see {where}.")
     return "\n\n".join(parts)
 
 
