@@ -26,6 +26,29 @@ RUN = ("python", "sh", "bash")
 KNOWN = {"python", "sh", "bash", "toml", "yaml", "text"}
 WITH_CODE = [page for page in PAGES if any(each.language in RUN for each in BLOCKS[page])]
 FIRST = ROOT / "docs" / "five-minutes.md"
+README = ROOT / "README.md"
+OF_READERS = {  # what README takes for granted: code and tables of one's own
+    "mine.py": """
+from dataclasses import dataclass
+from torch import nn
+import undrift as ud
+
+@dataclass(frozen=True)
+class Mine(ud.FedAvg):
+    damp: float = 0.5
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], classes)
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+""",
+    "patients.csv": "site,age,stay\n"
+    + "".join(f"{'ab'[i % 2]},{i % 7},{i % 5}.5\n" for i in range(60)),
+    "new.csv": "site,age\na,3\nb,4\n",
+}
 MEASUREMENT = ("measures ", "trains for hours", "builds the environments of other libraries")
 MOST_NOT_RUN = 10
 TOML = [each for blocks in BLOCKS.values() for each in blocks if each.language == "toml"]
@@ -69,6 +92,8 @@ def test_blocks_run(
     monkeypatch.setitem(sys.modules, "page", module)
     names = vars(module)
     names.update({} if page == FIRST else first_names(), __name__="page")
+    for name, text in OF_READERS.items() if page == README else ():
+        Path(name).write_text(text)
     for block in chosen:
         if block.file:
             Path(block.file).write_text(block.text)

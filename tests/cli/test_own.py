@@ -438,3 +438,18 @@ def test_a_folder_without_records_names_those_below_it(call, tmp_path: Path) -> 
     code, _, err = call("report", str(inner.parent / "inner" / "checkpoints"))
     assert code == 2
     assert "needs a folder of results" in " ".join(err.split())
+
+
+@pytest.mark.usefixtures("own")
+def test_help_and_errors_name_methods_of_ones_own(call) -> None:
+    for command in ("run", "compare"):
+        _, out, _ = call(command, "--help")
+        assert "mine.py:Class" in " ".join(out.split())
+        code, _, err = call(command, "mine.py")
+        assert code == 2
+        assert "name a class of the file: mine.py:Class." in " ".join(err.split())
+        code, _, err = call(command, "fedav")
+        assert code == 2
+        assert "file.py:Class for your own, got 'fedav'; the nearest is 'fedavg'" in " ".join(
+            err.split()
+        )

@@ -25,7 +25,8 @@ TUNING = "Tuning"
 
 def compare(
     methods: Annotated[
-        list[str] | None, typer.Argument(help="Names, as `undrift list` shows them, or a file.")
+        list[str] | None,
+        typer.Argument(help="Names, as `undrift list` shows them, mine.py:Class, or a file."),
     ] = None,
     *,
     lr: Annotated[

@@ -45,8 +45,9 @@ run_app = lazy_group(
     {**SUMMARIES, "file": FILE_SUMMARY},
     _load_run,
     no_args_is_help=True,
-    help="Train with one method, or what a file says.\n\n"
-    "Examples: undrift run fedspeed --lr 0.1 --rounds 50; undrift run experiment.toml",
+    help="Train with one method, of the library or mine.py:Class, or what a file says.\n\n"
+    "Examples: undrift run fedspeed --lr 0.1 --rounds 50; undrift run mine.py:Mine --lr 0.1; "
+    "undrift run experiment.toml",
 )
 app.add_typer(run_app, name="run")
 app.command("compare", cls=MethodCommand)(compare.compare)

@@ -28,8 +28,15 @@ from undrift.core import AllReduce, Federated, Gossip
 from undrift.data.tables.read import TASKS as TABLE_TASKS
 from undrift.tasks import task_kind
 from undrift.untrusted import LONGEST_TOML, parse_toml
-from undrift.usercode.load import may_import
-from undrift.usercode.names import Trust, absolute_name, code_fields, code_in, require_trust
+from undrift.usercode.load import may_import, only_code_of
+from undrift.usercode.names import (
+    Trust,
+    absolute_name,
+    code_fields,
+    code_in,
+    listed,
+    require_trust,
+)
 
 SUFFIX = ".toml"
 FAMILIES = {  # the options of training that concern one family of methods only
@@ -146,10 +153,12 @@ class Experiment(Part):
         except ValueError as error:
             raise ValueError(f"{path} needs to be TOML, got an error: {error}.") from None
         _resolve_paths(values, path.parent)
+        names = code_in(values)
         if may_import():
-            require_trust(code_in(values), trust, path)
+            require_trust(names, trust, path)
         try:
-            return cls.of(values)
+            with only_code_of(names, path):
+                return cls.of(values)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -245,7 +254,9 @@ def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
     for table, field in code_fields(values):
         table[field] = absolute_name(table[field], folder)
     evaluation = values.get("evaluation")
-    if isinstance(evaluation, dict) and isinstance(metrics := evaluation.get("metrics"), list):
+    metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
+    metrics = listed(metrics) if isinstance(metrics, str) else metrics
+    if isinstance(evaluation, dict) and isinstance(metrics, list):
         evaluation["metrics"] = [
             absolute_name(name, folder) if isinstance(name, str) else name for name in metrics
         ]

@@ -26,13 +26,15 @@ DEFAULT_LR = 0.1
 
 
 def method_class(name: str) -> type:
-    """Return the class of a method of the library, or of one's own as `module:Class`."""
+    """Return the class of a method of the library, or of one's own as `file.py:Class`."""
     if ":" in name:
         return own_class(name)
     if name.lower() not in METHODS:
+        file = name.endswith(".py")
+        remedy = f"; name a class of the file: {name}:Class" if file else nearest(name, METHODS)
         raise ValueError(
-            f"A method needs a name that undrift list shows, or module:Class, got {name!r}"
-            f"{nearest(name, METHODS)}."
+            "A method needs a name that undrift list shows, or file.py:Class for your own, got "
+            f"{name!r}{remedy}."
         )
     return METHODS[name.lower()]
 

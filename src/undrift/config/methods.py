@@ -30,7 +30,7 @@ class Method(Part):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
-    name: str = Field(description="As `undrift list` shows it, or module:Class for your own.")
+    name: str = Field(description="As `undrift list` shows it, or file.py:Class for your own.")
     label: str | None = Field(None, min_length=1, description="What tables call it.")
     work: WorkForm | None = Field(None, description="Its own local work, instead of training.work.")
     accelerate: float | None = Field(None, description="lam of accelerated broadcast (X + ACG).")

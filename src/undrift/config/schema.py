@@ -10,7 +10,7 @@ from undrift.config.experiment import Experiment, Method
 from undrift.config.hyperparameters import METHODS, Parameter, as_text, parameters_of, summary_of
 from undrift.data import NAMES
 
-_OWN = {"type": "string", "pattern": ".+:.+", "description": "A method of your own, module:Class."}
+_OWN = {"type": "string", "pattern": ".+:.+", "description": "A method of your own, file.py:Class."}
 _TYPES: dict[str, Any] = {
     "switch": "boolean",
     "whole": ["integer", "string"],

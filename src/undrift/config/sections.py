@@ -30,7 +30,7 @@ from undrift.data.tables.files import as_decimal, as_separator, column_names
 from undrift.data.work import parse_work
 from undrift.tasks import named_loss, named_metric, task_kind
 from undrift.usercode.load import may_import
-from undrift.usercode.names import OWN, is_code
+from undrift.usercode.names import OWN, is_code, listed
 
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -385,7 +385,7 @@ class Evaluation(Part):
     @field_validator("metrics", mode="before")
     @classmethod
     def _names(cls, names: Any) -> Any:
-        return [part.strip() for part in names.split(",")] if isinstance(names, str) else names
+        return listed(names) if isinstance(names, str) else names
 
     @field_validator("target", mode="before")
     @classmethod

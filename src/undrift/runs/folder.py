@@ -291,7 +291,7 @@ def trusted_experiment(folder: Path, trust: Trust) -> Experiment:
 def repeated(experiment: Experiment, files: Sequence[Path]) -> Path | None:
     """Return the folder of results whose experiment is run again, if a file names one."""
     for path in files:
-        with suppress(ValueError):
-            if path.name == EXPERIMENT and Experiment.read(path, trust=True) == experiment:
+        with suppress(ValueError), without_imports():
+            if path.name == EXPERIMENT and Experiment.read(path) == experiment:
                 return path.parent
     return None

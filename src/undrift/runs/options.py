@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,8 @@ from undrift.config.experiment import Experiment
 from undrift.runs.jobs import Choice
 from undrift.runs.run_job import Observer
 from undrift.runs.spelling import KEYWORDS, Spelling
+from undrift.usercode.load import only_code_of
+from undrift.usercode.names import is_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +49,10 @@ class RunOptions:
             "checkpoint_every": self.checkpoint_every,
             "resume": self.resume_from,
         }
+
+    def vouched_code(self, experiment: Experiment) -> AbstractContextManager[None]:
+        """Return a context in which an experiment of a file runs only code that was asked about."""
+        source = self.resume or next(iter(self.reads), None)
+        if source is None:
+            return nullcontext()
+        return only_code_of([*experiment.code, *filter(is_code, self.track)], source)

@@ -56,7 +56,7 @@ def run_experiment(experiment: Experiment, name: str, options: RunOptions) -> Ex
     """
     sites = experiment.federation.sites
     require(not sites, "A run", "data here, not at sites", sites, "use `undrift federation run`")
-    with handled(insist=not launched()):
+    with handled(insist=not launched()), options.vouched_code(experiment):
         if experiment.sweep.tune:
             from undrift.runs.tuned import run_tuned  # which runs its stages here
 

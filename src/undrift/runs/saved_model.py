@@ -26,6 +26,7 @@ from undrift.runs.build import build_clients, build_model
 from undrift.runs.load import load_dataset
 from undrift.runs.own import is_own
 from undrift.untrusted import parse_json
+from undrift.usercode.load import only_code_of
 from undrift.usercode.names import Trust, digests, is_code, require_trust, require_unchanged
 
 ARCHITECTURE = "architecture"  # key of the file's metadata
@@ -57,10 +58,12 @@ def saved_metadata(
 
 def export_trained(experiment: Experiment, file: Path, path: Path, seed: int) -> str:
     """Write the model of a file in a folder of results; return what must be known of its inputs."""
-    model = build_model(experiment.model, experiment.data, seed, experiment.training.task)
+    with only_code_of(experiment.code, file.parent):
+        model = build_model(experiment.model, experiment.data, seed, experiment.training.task)
+        clients = build_clients(experiment.data, seed)
     metadata = load_safetensors(model, file)
     own = {key: value for key, value in metadata.items() if key not in OWN_METADATA}
-    return export(model, build_clients(experiment.data, seed), path, own)
+    return export(model, clients, path, own)
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,8 @@ def _built(metadata: Mapping[str, str], file: Path, trust: Trust) -> nn.Module:
         require_unchanged(built["code"], [name], file)
     else:
         _require_room(built, file)
-    return models.build(name, shape=built["shape"], classes=built["classes"], **options)
+    with only_code_of([name] if is_code(name) else [], file):
+        return models.build(name, shape=built["shape"], classes=built["classes"], **options)
 
 
 def _require_room(built: Mapping[str, Any], file: Path) -> None:

@@ -18,6 +18,7 @@ from undrift.tasks import measures
 from undrift.tasks.kinds import TaskKind
 from undrift.tasks.losses import Loss
 from undrift.usercode.load import import_object
+from undrift.usercode.names import listed
 
 Measure = Callable[[Tensor, Tensor], Any]
 FREE = ("loss", "accuracy")  # Every test has these, so they need no outputs.
@@ -153,7 +154,7 @@ def as_metrics(metrics: Any, task: str | None = None) -> tuple[Metric, ...]:
 def _named(metrics: Any) -> Iterable[tuple[str, Any]]:
     """Yield each metric behind the name that it was given, "" where it has its own."""
     if isinstance(metrics, str):
-        metrics = [part.strip() for part in metrics.split(",")]
+        metrics = listed(metrics)
     if isinstance(metrics, Mapping) or (hasattr(metrics, "items") and hasattr(metrics, "keys")):
         yield from metrics.items()
     elif isinstance(metrics, Metric) or callable(metrics):

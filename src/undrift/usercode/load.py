@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from undrift.check import nearest, require
+from undrift.usercode.names import is_code, place_of, require_trust
 
 _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
+# The places whose code may be imported, and the file or folder that names them; None is all code.
+_vouched: ContextVar[tuple[frozenset[str], Path] | None] = ContextVar("vouched", default=None)
 
 
 def may_import() -> bool:
@@ -33,14 +36,37 @@ def without_imports() -> Iterator[None]:
         _may_import.reset(token)
 
 
+@contextmanager
+def only_code_of(names: Iterable[str], source: Path) -> Iterator[None]:
+    """Refuse within the block all code but that of the names, which somebody has vouched for.
+
+    `source` is the file that is read meanwhile, or the folder that is gone on with.
+    """
+    token = _vouched.set((frozenset(_whole_place(name) for name in names), source))
+    try:
+        yield
+    finally:
+        _vouched.reset(token)
+
+
+def _whole_place(name: str) -> str:
+    """Return the module of a name, or its file as it is on disk."""
+    place = place_of(name)
+    return str(Path(place).resolve()) if place.endswith(".py") else place
+
+
 def import_object(text: str, who: str) -> Any:
     """Return the object that `module:Name` or `folder/file.py:Name` names.
 
     Modules are looked for in the current folder, too; `who` begins the sentence of an error.
     """
     place, _, name = text.rpartition(":")
-    require(bool(place and name), who, "its name, or module:Class", text)
+    remedy = "without spaces at its ends, commas or anything behind the name"
+    require(is_code(text), who, "its name, or file.py:NAME or module:NAME", text, remedy)
     require(may_import(), who, "code that may be run", text, "a report only reads")
+    vouched = _vouched.get()
+    if vouched is not None and _whole_place(text) not in vouched[0]:
+        require_trust([text], False, vouched[1])
     try:
         if place.endswith(".py"):
             module = _import_file(Path(place).resolve())

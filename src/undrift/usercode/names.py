@@ -21,7 +21,8 @@ CODE_FIELDS = (  # of an experiment, besides the names of methods and the metric
     ("data", "transformer"),
     ("training", "loss"),
 )
-_FORM = re.compile(r"[^:=\s][^:=]*:[A-Za-z_][\w.]*")
+# A module, or a file whose path may have inner spaces; a comma separates the names of a list.
+_FORM = re.compile(r"(?:[\w.-]+|[^\s:,](?:[^:,\n]*[^\s:,])?\.py):[A-Za-z_]\w*(?:\.\w+)*")
 Trust = bool | Collection[str]  # all code, none, or that of these places
 
 
@@ -49,7 +50,13 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
     evaluation = values.get("evaluation")
     metrics = evaluation.get("metrics") if isinstance(evaluation, Mapping) else None
     names += [metrics] if isinstance(metrics, str) else _tables(metrics)
-    return list(dict.fromkeys(name for name in names if isinstance(name, str) and is_code(name)))
+    parts = (part for name in names if isinstance(name, str) for part in listed(name))
+    return list(dict.fromkeys(filter(is_code, parts)))
+
+
+def listed(text: str) -> list[str]:
+    """Return the parts of a list in one text, such as `accuracy, mine.py:f`."""
+    return [part.strip() for part in text.split(",")]
 
 
 def code_fields(values: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
@@ -91,7 +98,11 @@ def require_trust(names: Sequence[str], trust: Trust, path: Path) -> None:
 
 def places_in(words: Sequence[str]) -> set[str]:
     """Return the places of all code that the words of a command line name, with absolute paths."""
-    parts = (part for word in words for part in re.split(r"[=,\s]+", word))
+    parts = (
+        part
+        for word in words  # A path may have spaces and =, so that the whole word is looked at, too.
+        for part in (word, word.partition("=")[2], *re.split(r"[=,\s]+", word))
+    )
     names = (name for part in parts for name in (part, ":".join(part.split(":")[:2])))
     absolute = (absolute_name(name, Path()) for name in names if is_code(name))
     return {place_of(name) for name in absolute}

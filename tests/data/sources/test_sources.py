@@ -89,6 +89,31 @@ def test_lazy_samples_give_the_same_bits_and_say_what_they_cost() -> None:
     assert rows[0].reads > before
 
 
+class OneLonger(Rows):
+    """One of its samples is longer than the others, as where padding was forgotten."""
+
+    def __getitem__(self, i: int):
+        x, y = self.inputs[i], int(self.targets_[i])
+        x = torch.cat([x, x]) if i == 7 else x
+        return {"x": x, "mask": torch.tensor(1), "labels": y} if self.form is dict else (x, y)
+
+
+@pytest.mark.parametrize(
+    ("form", "shapes"),
+    [(tuple, r"\(3,\), got \(6,\)"), (dict, r"x \(3,\), mask \(\), got x \(6,\), mask \(\)")],
+)
+def test_lazy_samples_of_several_shapes_are_named_when_they_are_drawn(form, shapes: str) -> None:
+    rows = [Rows(*PAIRS[0]), OneLonger(*PAIRS[1], form=form)]
+    rows = (
+        rows if form is tuple else [OneLonger(*(each[:7] for each in PAIRS[0]), form=form), rows[1]]
+    )
+    clients = ud.Clients(rows, test=rows[0], lazy=True)
+    message = rf"Clients, client 1, needs samples of one shape, {shapes} for sample 7 of its Data"
+    model = nn.Linear(FEATURES, 2) if form is tuple else ByName()
+    with pytest.raises(ValueError, match=message):
+        trained(clients, model, batch_size=None, participation=1.0)
+
+
 def test_random_transforms_are_drawn_anew_and_can_be_repeated() -> None:
     def run() -> str:
         clients = ud.Clients([Rows(*each, noise=0.1) for each in PAIRS], test=Rows(*TEST))

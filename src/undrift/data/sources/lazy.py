@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from undrift.data.sources.fields import pack
+from undrift.data.sources.fields import Field, pack
 from undrift.data.sources.samples import Source, pair_of
 
+Form = tuple[int, ...] | tuple[Field, ...]  # the shape of a sample, or its several inputs
 _FEW = 4  # samples by which size, time and randomness are found
 
 
@@ -27,7 +29,9 @@ class LazySamples:
     """
 
     sources: tuple[Source, ...]
+    names: tuple[str, ...]  # whose each source is, for messages
     starts: tuple[int, ...]  # number of the first sample of each source
+    form: Form  # of every sample
     target: str | None
     client: str | None
     random: bool
@@ -49,9 +53,28 @@ class LazySamples:
 
     def _read(self, numbers: Sequence[int]) -> Tensor:
         at = int(np.searchsorted(self.starts, numbers[0], side="right")) - 1
-        batch = self.sources[at].batch([number - self.starts[at] for number in numbers])
-        inputs, _, _ = pair_of(batch, "A Dataset", self.target, self.client)
-        return pack(inputs)[0] if isinstance(inputs, dict) else inputs
+        places = [number - self.starts[at] for number in numbers]
+        who = f"Clients, {self.names[at]},"
+        batch = self.sources[at].batch(places, who)
+        values, form = packed(batch, who, self.target, self.client)
+        if form != self.form:
+            raise ValueError(
+                f"{who} needs samples of one shape, {_shown(self.form)}, got {_shown(form)} for "
+                f"sample {self.sources[at].indices[places[0]]} of its Dataset; bring them to one "
+                "shape there, since samples that are read when drawn are not checked before."
+            )
+        return values
+
+
+def _shown(form: Form) -> str:
+    names = [f"{each.name} {each.shape}" for each in form if isinstance(each, Field)]
+    return ", ".join(names) or str(form)
+
+
+def packed(batch: Any, who: str, target: str | None, client: str | None) -> tuple[Tensor, Form]:
+    """Return the inputs of a batch as one tensor, and the form of a sample."""
+    inputs, _, _ = pair_of(batch, who, target, client)
+    return pack(inputs) if isinstance(inputs, dict) else (inputs, tuple(inputs.shape[1:]))
 
 
 @contextmanager
@@ -85,8 +108,7 @@ class Look:
         start = time.perf_counter()
         for seed in (1, 2):
             with seeded_everywhere(seed):
-                inputs, _, _ = pair_of(source.batch(few, who), who, target, client)
-            reads.append(pack(inputs)[0] if isinstance(inputs, dict) else inputs)
+                reads.append(packed(source.batch(few, who), who, target, client)[0])
         seconds = (time.perf_counter() - start) / (2 * len(few))
         same = reads[0].shape == reads[1].shape and torch.equal(reads[0], reads[1])
         return cls(reads[0].nbytes // len(few), seconds, not same)

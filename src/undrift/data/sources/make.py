@@ -15,7 +15,7 @@ from torch import Tensor
 from undrift.check import require
 from undrift.data.prepare import Prepare
 from undrift.data.sources.fields import Field, pack
-from undrift.data.sources.lazy import LazySamples, Look
+from undrift.data.sources.lazy import LazySamples, Look, packed
 from undrift.data.sources.samples import Source, as_tensor, is_source, pair_of
 
 Pair = tuple[Tensor, Tensor]
@@ -98,8 +98,10 @@ def _from_sources(
     count = sum(len(source.indices) for source in sources)
     if lazy is None:
         lazy = look.random or look.bytes * count > _free_memory() / 2
-    read = _lazy if lazy else _eager
-    result = read(sources, look, target, client)
+    if lazy:
+        result = _lazy(sources, names, look, target, client)
+    else:
+        result = _eager(sources, target, client)
     if prepare is not None:
         require(not lazy, WHO, "no prepare beside lazy samples", prepare, "prepare them yourself")
         result.prepare = prepare
@@ -111,7 +113,7 @@ def _from_sources(
     return result
 
 
-def _eager(sources: list[Source], look: Look, target: str | None, client: str | None) -> Gathered:
+def _eager(sources: list[Source], target: str | None, client: str | None) -> Gathered:
     """Return all samples in memory."""
     gathered = Gathered([], {})
     for i, source in enumerate(sources):
@@ -127,13 +129,17 @@ def _eager(sources: list[Source], look: Look, target: str | None, client: str | 
     return gathered
 
 
-def _lazy(sources: list[Source], look: Look, target: str | None, client: str | None) -> Gathered:
+def _lazy(
+    sources: list[Source], names: list[str], look: Look, target: str | None, client: str | None
+) -> Gathered:
     """Return the numbers of samples; targets are read once."""
     sizes = [len(source.indices) for source in sources]
     starts = (0, *accumulate(sizes[:-1]))
-    samples = LazySamples(tuple(sources), starts, target, client, look.random, look.seconds)
-    first, _, _ = pair_of(sources[0].batch([0], WHO), WHO, target, client)
-    fields = pack(first)[1] if isinstance(first, dict) else ()
+    _, form = packed(sources[0].batch([0], WHO), WHO, target, client)
+    samples = LazySamples(
+        tuple(sources), tuple(names), starts, form, target, client, look.random, look.seconds
+    )
+    fields = tuple(each for each in form if isinstance(each, Field))
     pairs = [
         (torch.arange(start, start + size), _targets(source, target, client))
         for source, start, size in zip(sources, starts, sizes, strict=True)
