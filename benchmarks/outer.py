@@ -8,14 +8,16 @@
 Two ranks, each with every second play, train the GPT of `examples/outer_gpt.py`. Every method has
 four learning rates (AdamW 1e-3, 3e-3, 1e-2, 3e-2; plain SGD 0.1, 0.3, 0.5, 1), the best of which on
 validation text, with a seed of its own, is then run with three other seeds; one that diverges is
-out. Each play's last tenth is held out: the first half of it is validation text, the second half is
-test text.
+out. As in `undrift compare --tune`, every method has one value more, at most twice, while a choice
+lies at an edge: the next beyond the edge, and for others one between the best and its better
+neighbour. Each play's last tenth is held out: the first half of it is validation text, the second
+half is test text.
 
 `train` runs all of this over loopback, since losses do not depend on the link. `link` runs the
-training of the first seed of every method once more between two hosts with such a link
-(`benchmarks/network.py`, needs root) and keeps the seconds at which each meeting ended, without the
-tests. `report` prints the table and draws the plot. Whatever is finished is kept in --json, and a
-second call goes on from there.
+trainings of the three seeds once more between two hosts with such a link (`benchmarks/network.py`,
+needs root), the methods in turns, and keeps the seconds at which each meeting ended, without the
+tests. `report` prints the table, with the medians of these seconds, and draws the plot. Whatever is
+finished is kept in --json, and a second call goes on from there.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +39,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from undrift.errors import DivergenceError
+from undrift.runs.axes import NumericAxis
 
 PLAIN = ("fedspeed", "scaffold", "fedagrac")
 EVERY, ROUNDS = 20, 20
+EXTENSIONS = 2  # of the values that are tried, as `undrift compare --tune` has them
 SEEDS, TUNING_SEED = (1, 2, 3), 0
 LINKS = ("100mbit", "1gbit")
 RESULTS = Path(__file__).parent / "results" / "outer.json"
@@ -98,20 +103,27 @@ def held_out(play: Tensor, part: str) -> Tensor:
 def train_worker(options: argparse.Namespace) -> None:
     """Run what is missing in --json on this rank; rank 0 writes each result as it comes."""
     plays, rows = read_plays(str(options.text)), read(options.json)
-    for name in METHODS:
-        for lr in rates(name):
-            run(rows, (name, lr, TUNING_SEED), plays, "validation", "loopback", options.json)
+    tried = {name: list(rates(name)) for name in METHODS}
+    for extension in range(1 + EXTENSIONS):
+        for name, own in tried.items():
+            for lr in own:
+                run(rows, (name, lr, TUNING_SEED), plays, "validation", "loopback", options.json)
+        if extension == EXTENSIONS or not any(at_edge(rows, *each) for each in tried.items()):
+            break
+        for name, own in tried.items():
+            own.append(further(rows, name, own))
     for seed in SEEDS:
         for name in METHODS:
             run(rows, (name, best(rows, name), seed), plays, "test", "loopback", options.json)
 
 
 def link_worker(options: argparse.Namespace) -> None:
-    """Run the first seed of every method over the link between these hosts."""
+    """Run all seeds of every method over the link between these hosts, the methods in turns."""
     plays, rows = read_plays(str(options.text)), read(options.json)
-    for name in METHODS:
-        chosen = (name, best(rows, name), SEEDS[0])
-        run(rows, chosen, plays, "test", options.link, options.json)
+    for seed in SEEDS:
+        for name in METHODS:
+            chosen = (name, best(rows, name), seed)
+            run(rows, chosen, plays, "test", options.link, options.json)
 
 
 def run(
@@ -129,10 +141,24 @@ def run(
         print(*kind, end, f"load average {os.getloadavg()[0]:.1f}", flush=True)
 
 
-def best(rows: list[Row], name: str) -> float:
-    """Return the learning rate with the least validation loss."""
+def best(rows: list[Row], name: str, among: Sequence[float] | None = None) -> float:
+    """Return the learning rate with the least validation loss, of all or of some."""
     tuned = [r for r in rows if r["method"] == name and r["part"] == "validation"]
+    tuned = [r for r in tuned if among is None or r["lr"] in among]
     return float(min(tuned, key=lambda r: ("diverged" in r, r["losses"][-1]))["lr"])
+
+
+def at_edge(rows: list[Row], name: str, own: Sequence[float]) -> bool:
+    return best(rows, name, own) in (min(own), max(own))
+
+
+def further(rows: list[Row], name: str, own: Sequence[float]) -> float:
+    """Return the value beyond an edge, or between the best one and its better neighbour."""
+    axis = NumericAxis("lr", tuple(sorted(own)), whole=False, closed=False)
+    chosen = best(rows, name, own)
+    if axis.side(chosen):
+        return float(axis.beyond(chosen))
+    return float(axis.between(chosen, best(rows, name, axis.neighbours(chosen))))
 
 
 def read(path: Path) -> list[Row]:
@@ -140,8 +166,15 @@ def read(path: Path) -> list[Row]:
 
 
 def finals(rows: list[Row], name: str, where: str = "loopback") -> list[Row]:
-    mine = [r for r in rows if r["method"] == name and r["part"] == "test"]
-    return [r for r in mine if r["where"] == where]
+    """Return the runs with the chosen learning rate, one a seed."""
+    kind = (name, best(rows, name), "test", where)
+    return [r for r in rows if (r["method"], r["lr"], r["part"], r["where"]) == kind]
+
+
+def median_seconds(rows: list[Row], name: str, link: str) -> list[float]:
+    """Return the seconds of each meeting's end, the medians of the seeds."""
+    each = [r["seconds"] for r in finals(rows, name, link)]
+    return [statistics.median(meeting) for meeting in zip(*each, strict=True)]
 
 
 def report(rows: list[Row]) -> list[str]:
@@ -153,11 +186,17 @@ def report(rows: list[Row]) -> list[str]:
     for name in sorted(METHODS, key=lambda each: mean_end(rows, each)):
         mine = finals(rows, name)
         ends = [r["losses"][-1] for r in mine]
-        seconds = [f"{finals(rows, name, link)[0]['seconds'][-1]:.1f}" for link in LINKS]
+        seconds = [seconds_of(rows, name, link) for link in LINKS]
         loss = f"{statistics.mean(ends):.3f} +- {statistics.stdev(ends):.3f}"
         cells = [name, f"{mine[0]['lr']:g}", loss, f"{mine[0]['bytes'][-1] / 1e6:.3g}", *seconds]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def seconds_of(rows: list[Row], name: str, link: str) -> str:
+    """Return the median and the range of a whole training's seconds."""
+    ends = [r["seconds"][-1] for r in finals(rows, name, link)]
+    return f"{statistics.median(ends):.1f} ({min(ends):.1f} to {max(ends):.1f})"
 
 
 def mean_end(rows: list[Row], name: str) -> float:
@@ -178,7 +217,7 @@ def plot(rows: list[Row], path: Path) -> None:
         mean, low, high = losses.mean(0), losses.min(0).values, losses.max(0).values
         across = {"MB sent by a rank": [b / 1e6 for b in mine[0]["bytes"]]}
         for link in LINKS:
-            across[f"seconds at {link}/s"] = finals(rows, name, link)[0]["seconds"]
+            across[f"seconds at {link}/s"] = median_seconds(rows, name, link)
         for axis, (label, x) in zip(axes, across.items(), strict=True):
             (line,) = axis.plot(x[1:], mean[1:], label=name)
             axis.fill_between(x[1:], low[1:], high[1:], alpha=0.2, color=line.get_color())

@@ -8,8 +8,7 @@ plain loop and `Outer` take turns with the same batches; the medians of their CP
 compared. `meeting`: four hosts (`benchmarks/network.py`, needs root) take one step of Marsit on a
 ring, and of PSGD and FedAvg, whose sums in full precision the backend's own all-reduce makes;
 seconds from the end of the last rank's local step to the last rank's new model, medians and
-ranges. Most of what Marsit's meeting costs beside the link is the system's work for new memory,
-so it varies with what else the machine does.
+ranges of --repeat meetings after the first few, in which the process still takes new memory.
 `--huge-pages` has torch ask for huge pages (THP_MEM_ALLOC_ENABLE=1), for all methods alike: a new
 vector of 100 MB then costs 50 page faults instead of 25,000.
 """
@@ -42,6 +41,7 @@ VARIANTS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "torch SGD": lambda net: torch.optim.SGD(net.parameters(), lr=1e-2),
     "Outer, FedAvg": lambda net: ud.Outer(net, ud.FedAvg(lr=1e-2), 1000),
 }
+WARM_UP = 4  # meetings that are not counted
 METHODS = {"marsit": ud.Marsit(lr=0.1), "psgd": ud.PSGD(lr=0.1), "fedavg": ud.FedAvg(lr=0.1)}
 
 
@@ -84,7 +84,7 @@ def worker(coordinates: int, repeat: int) -> None:
     for name, method in METHODS.items():
         net = nn.Linear(coordinates // 1000, 1000, bias=False)
         outer, samples = ud.Outer(net, method, every=1), []
-        for _ in range(1 + repeat):
+        for _ in range(WARM_UP + repeat):
             net.weight.grad = torch.randn_like(net.weight)
             dist.barrier()
             outer.step()
@@ -93,9 +93,9 @@ def worker(coordinates: int, repeat: int) -> None:
             last = torch.tensor([came, ended], dtype=torch.float64)
             dist.all_reduce(last, dist.ReduceOp.MAX)
             samples.append(float(last[1] - last[0]))
-        samples = samples[1:]  # the first is to warm up
+        samples = samples[WARM_UP:]
         times = [statistics.median(samples), min(samples), max(samples)]
-        found[name] = [*times, outer.bytes_sent / (1 + repeat)]
+        found[name] = [*times, outer.bytes_sent / outer.t]
         del outer, net
     if dist.get_rank() == 0:
         print(json.dumps(found))
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--link", default="100mbit")
     parser.add_argument("--coordinates", type=int, default=25_000_000)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--huge-pages", action="store_true", help="THP_MEM_ALLOC_ENABLE of torch")
     options = parser.parse_args()
     if options.what == "step":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ from torch.nn.functional import cross_entropy
 
 import undrift as ud
 from tests.support import outer as support
-from tests.support.outer import batch, vector
+from tests.support.outer import after, batch, vector
+from undrift.engine.execution import memory
 from undrift.gradients.loops.trace import TracedObjective, trace_step
 from undrift.gradients.loops.traced import Tape
 from undrift.outer import blocked_round, blocks, compiled
@@ -158,3 +162,45 @@ def test_a_block_is_written_when_all_of_its_values_are_computed(
     values.store(list(zip(traced.structure.outputs, memory, strict=True)))
     assert torch.equal(a, torch.arange(20.0) + 98)
     assert torch.equal(b, torch.arange(20.0))
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("method", [ud.Marsit(lr=0.1), ud.FedSpeed(lr=0.1)], ids=repr)
+def test_a_round_that_is_over_leaves_no_memory_to_the_collector(
+    method: Any, no_collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[Any] = []
+    enter = blocked_round.BlockedRound._enter
+
+    def noted(self: Any) -> None:
+        rounds.append(weakref.ref(self))
+        enter(self)
+
+    monkeypatch.setattr(blocked_round.BlockedRound, "_enter", noted)
+    model = support.net()
+    after(ud.Outer(model, method, 2), model, 4)
+    assert rounds
+    assert [each() for each in rounds] == [None] * len(rounds)
+
+
+def test_freed_memory_is_kept_while_a_large_model_has_an_outer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(memory, "_MALLOPT", lambda name, value: told.append((name, value)))
+    small = ud.Outer(support.net(), ud.FedAvg(lr=0.1), 2)
+    assert not told
+    large = torch.nn.Linear(512, 512)
+    outer = ud.Outer(large, ud.FedAvg(lr=0.1), 2)
+    assert told == list(memory._KEPT)
+    told.clear()
+    del outer
+    gc.collect()
+    assert told == list(memory._USUAL)
+    assert small.t == 0

@@ -47,7 +47,6 @@ class BlockedRound(LocalRound):
     ) -> None:
         self._parameters, self._inner = parameters, inner
         self._blocks = Blocks(parameters.layout.sizes)
-        self._place = self.next_point  # one object, as `Parameters` tells places by identity
         self.torn = False
         super().__init__(program, loop, comm, saved)
 
@@ -86,11 +85,11 @@ class BlockedRound(LocalRound):
 
     def settle(self) -> None:
         """Put the model where the next step wants its first gradient."""
-        if self._parameters.is_at(self._place):
+        if self._parameters.is_at(self.next_point):
             return
         self._parameters.move(self.next_point())
         if self._at(self.k) is not None:
-            self._parameters.settle(self._place)
+            self._parameters.settle(self.next_point)
 
     def take(self, source: StepGradients) -> None:
         """Take one step; unless it is torn, the round stays as it was without its success."""
@@ -170,7 +169,7 @@ class BlockedRound(LocalRound):
         targets.extend((point, self._blocks.of_vector(vector)) for point in elsewhere)
         values.store(targets)
         if beyond:
-            self._parameters.settle(self._place)
+            self._parameters.settle(self.next_point)
         return new
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from undrift.core import Vector
+from undrift.engine.execution.memory import retain_freed_memory_for
 from undrift.models.layout import Layout
 
 _OWNERS: weakref.WeakSet[Parameters] = weakref.WeakSet()  # of those that are in use
@@ -34,6 +35,7 @@ class Parameters:
         self._model = model
         self.unite()
         _OWNERS.add(self)
+        retain_freed_memory_for(self, self._x.nbytes)  # A round makes several such vectors.
 
     def unite(self) -> None:
         """Make the parameters views of one vector and remember them as they are."""
@@ -66,7 +68,7 @@ class Parameters:
 
     def is_at(self, place: Callable[[], Vector]) -> bool:
         """Return whether the model is where `settle` was told, and has not been moved since."""
-        return self._point is place
+        return callable(self._point) and self._point == place
 
     def adopt(self) -> Vector:
         """Return where the model is after its own inner optimiser has moved it."""

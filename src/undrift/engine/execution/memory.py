@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 LARGE_BYTES = 2**20  # that a step must allocate to make keeping them worth it
@@ -20,7 +21,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt's numbers of
 _KEPT = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1))
 # glibc adjusts these by itself until mallopt is called; it would end at these values.
 _USUAL = ((_MMAP_MAX, 65536), (_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**26))
-_lock, _active = threading.Lock(), 0
+# The end of an object is noticed at any time, also while a thread holds the lock.
+_lock, _active = threading.RLock(), 0
 
 
 def _function(name: str) -> Any:
@@ -47,13 +49,24 @@ def retain_freed_memory(nbytes: int) -> Iterator[None]:
         _change(-1)
 
 
+def retain_freed_memory_for(owner: object, nbytes: int) -> None:
+    """Keep freed memory in the process while an object lives whose steps allocate so many bytes."""
+    stack = ExitStack()
+    stack.enter_context(retain_freed_memory(nbytes))
+    weakref.finalize(owner, stack.close)
+
+
 def _change(by: int) -> None:
     """Count the active contexts; the first keeps freed memory, the last restores the usual."""
     global _active
     with _lock:
         _active += by
-        for name, value in _KEPT if _active else _USUAL:
-            _MALLOPT(name, value)
+        told = None
+        # Another change may come in between, where the collector finds the end of an object.
+        while told is not (wanted := _KEPT if _active else _USUAL):
+            for name, value in wanted:
+                _MALLOPT(name, value)
+            told = wanted
 
 
 def trim_memory() -> None:
