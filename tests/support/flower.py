@@ -63,13 +63,12 @@ class Deployment:
             "patience": PATIENCE,
             **federation,
         }
-        wanted = write_experiment(
-            folder / "given",
-            training={"rounds": rounds},
-            evaluation={"every": rounds},
-            federation=section,
-            **(sections or {}),
-        )
+        usual = {
+            "training": {"rounds": rounds},
+            "evaluation": {"every": rounds},
+            "federation": section,
+        }
+        wanted = write_experiment(folder / "given", **{**usual, **(sections or {})})
         init(self.place, self.flower, NAMES, section["address"], experiment=wanted)  # type: ignore[arg-type]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
