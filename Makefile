@@ -56,7 +56,7 @@ test-long: $(READY)  ## the statistical and exhaustive checks, minutes
 	$(BIN)/pytest -n $(WORKERS) -m long
 
 test-federation: $(READY) $(FLOWER_READY)  ## federations of processes, and of Flower's: refused, killed, cut off; minutes
-	$(BIN)/pytest -n $(WORKERS) -m long tests/federation
+	$(BIN)/pytest -n $(WORKERS) -m long tests/federation tests/engine/processes/test_here_command.py
 	UNDRIFT_FLOWER=$(FLOWER) $(BIN)/pytest -m flower tests/deployment
 
 fuzz: $(READY)  ## every reader of foreign bytes, ten minutes a target, two at a time

@@ -1,15 +1,18 @@
-"""What a federation in one process costs beside the simulator: `python -m benchmarks.federation`.
+"""What a federation in one process costs beside the simulator.
+
+    python -m benchmarks.federation [--rounds 10] [--out benchmarks/results/federation.json]
 
 Both play W1's rounds in turns: ten of a hundred clients with a small net on Fashion-MNIST, in the
 mode loop without kernels. A site's state is on disk before it replies, every message is encoded,
-and the centre saves after every round. Evaluation is left out of both. CPU time is compared, since
-others may use the machine.
+and the centre saves after every round. Evaluation is left out of both. Figures are medians over
+rounds after one to warm up, of the clock and of the processor; ratios are those of the pairs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -19,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from benchmarks.speed.results import machine, now
 from benchmarks.speed.workloads import WORK, WORKLOADS, read, write
 
 import undrift as ud
@@ -26,10 +30,10 @@ from undrift.federation import Centre, FederatedExperiment, InProcess, Site
 
 
 def played(rounds: Iterator[Any]) -> tuple[float, float]:
-    """Return the CPU and wall seconds of the next round."""
-    cpu, wall = time.process_time(), time.perf_counter()
+    """Return the seconds of the next round, by the clock and of this processor."""
+    clock, processor = time.perf_counter(), time.process_time()
     next(rounds)
-    return time.process_time() - cpu, time.perf_counter() - wall
+    return time.perf_counter() - clock, time.process_time() - processor
 
 
 def main() -> None:
@@ -38,6 +42,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    before = os.getloadavg()[0]
     workload = WORKLOADS["W1"]
     data = read(write("W1", WORK)[0])
     pairs = [
@@ -74,15 +79,21 @@ def main() -> None:
         centre = Centre(described, InProcess(sites), checkpoint=folder / "centre")
         turns = [(played(simulation), played(centre)) for _ in range(options.rounds)]
     assert torch.equal(simulation.state.x, centre.x)
-    ratios = [site[0] / simulated[0] for simulated, site in turns[1:]]
-    result = {
+    result: dict[str, Any] = {
         "method": options.method,
-        "simulate_cpu": statistics.median(simulated[0] for simulated, _ in turns[1:]),
-        "federation_cpu": statistics.median(site[0] for _, site in turns[1:]),
-        "ratio_cpu": statistics.median(ratios),
-        "ratios_cpu": [round(each, 3) for each in sorted(ratios)],
-        "ratio_wall": statistics.median(b[1] / a[1] for a, b in turns[1:]),
+        "date": now(),
+        "machine": machine(),
+        "torch": torch.__version__,
+        "load_average": [before, os.getloadavg()[0]],
     }
+    for k, kind in enumerate(("clock", "processor")):
+        ratios = sorted(site[k] / simulated[k] for simulated, site in turns[1:])
+        result[kind] = {
+            "simulate": statistics.median(simulated[k] for simulated, _ in turns[1:]),
+            "federation": statistics.median(site[k] for _, site in turns[1:]),
+            "ratio": statistics.median(ratios),
+            "ratios": [round(each, 3) for each in ratios],
+        }
     text = json.dumps(result, indent=1)
     print(text)
     if options.out is not None:

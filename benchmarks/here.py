@@ -1,6 +1,6 @@
 """What a run over torch.distributed costs where each rank has the data of its own clients alone.
 
-    python -m benchmarks.here [--rounds 15]
+    python -m benchmarks.here [--rounds 15] [--out benchmarks/results/here.json]
 
 The run of ranks that can read everything and that of `Clients.here` are alive in the same two
 processes, with one thread each, and take turns, round by round. Images of MNIST's shape, a small
@@ -17,9 +17,11 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.speed.results import machine, now
 from torch import nn
 
 import undrift as ud
@@ -58,9 +60,10 @@ def seconds(run: ud.Run) -> tuple[float, float]:
     return time.perf_counter() - clock, time.process_time() - processor
 
 
-def rank_main(rounds: int) -> None:
-    """Measure on one rank; rank 0 prints."""
+def rank_main(rounds: int, out: Path | None) -> None:
+    """Measure on one rank; rank 0 prints and writes."""
     torch.set_num_threads(1)
+    date, before, methods = now(), os.getloadavg()[0], []
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(CLIENTS, SAMPLES, 1, 28, 28, generator=generator)
     data = [(own, torch.arange(SAMPLES) % 10) for own in images]
@@ -79,19 +82,31 @@ def rank_main(rounds: int) -> None:
                 "ratio": statistics.median(ratios),
                 "range": [min(ratios), max(ratios)],
             }
+        methods.append(found)
         if rank == 0:
             print(json.dumps(found), flush=True)
+    if rank == 0 and out is not None:
+        result = {
+            "date": date,
+            "machine": machine(),
+            "torch": torch.__version__,
+            "load_average": [before, os.getloadavg()[0]],
+            "methods": methods,
+        }
+        out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def main() -> None:
     """Start two ranks by torchrun."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if "RANK" in os.environ:
-        rank_main(options.rounds)
+        rank_main(options.rounds, options.out)
         return
     module = ["-m", "benchmarks.here", "--rounds", str(options.rounds)]
+    module += [] if options.out is None else ["--out", str(options.out)]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     subprocess.run([*launcher, *module], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 

@@ -1,4 +1,4 @@
-"""Federations of Flower's own processes: equal to the simulation, refused, killed and cut off.
+"""Federations of Flower's own processes: killed, cut off, hanging, wiped, revoked, and the demo.
 
 Every test starts SuperLink, gate, SuperNodes, sites and a run as an operator does. They are few,
 since a message takes 5 to 10 s.
@@ -8,240 +8,66 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
-import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from http.client import BadStatusLine, HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import pytest
 
-import undrift as ud
-from tests.support.flower import (
-    PATIENCE,
-    Deployment,
-    descendants,
-    line,
-    listening,
-    wait_for,
-)
-from tests.support.hospitals import NAMES, pooled
-from undrift.config.experiment import Experiment
-from undrift.deployment.accounts import Account
-from undrift.deployment.folders import free_port
-from undrift.deployment.init import make
-from undrift.deployment.plan import federated_jobs, resolved
-from undrift.deployment.serve import write_app
+from tests.support.flower import LONG, PATIENCE, Deployment, line, open_to_all, wait_for
+from tests.support.hospitals import NAMES
+from tests.support.system import ROOT
+from undrift.deployment import example
+from undrift.deployment.environment import FlowerEnvironment
 
 pytestmark = pytest.mark.flower
-LONG = 1800.0  # seconds of a whole run on a busy machine
 
 
-@pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    started = Deployment(tmp_path)
-    yield started
-    started.close()
-
-
-def expected(deployment: Deployment) -> str:
-    """Return the hash of the simulation of the same tables."""
-    described = resolved(Experiment.read(deployment.place / "centre" / "experiment.toml"))
-    tables = deployment.folder / "tables"
-    tables.mkdir(exist_ok=True)
-    for name in NAMES:
-        shutil.copy(deployment.place / name / "patients.csv", tables / f"{name}.csv")
-    (planned,) = federated_jobs(described)
-    run = ud.simulate(
-        planned.experiment.algorithm,
-        planned.experiment.model,
-        pooled(described, tables),
-        mode="loop",
-        kernels=False,
-        loss=planned.experiment.loss,
-        work=planned.experiment.work,
-        batch_size=20,
-        rounds=planned.experiment.rounds,
-        seed=0,
+def test_the_demo_ends_with_a_page_and_leaves_no_process(tmp_path: Path) -> None:
+    """`make federation` runs this command, which starts all there is and ends it."""
+    open_to_all(tmp_path)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "undrift", "federation", "demo", str(tmp_path / "sites")]
+    command += ["--out", str(out), "--flower", str(FlowerEnvironment.find().folder)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=LONG
     )
-    list(run)
-    return run.model_sha256
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == f"Page: {out / 'report.html'}"
+    assert "<title>Hospitals (generated tables)" in (out / "report.html").read_text()
+    records = [json.loads(text) for text in (out / "records.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == [1, 2, 3, 4, 5]
+    assert {record["clients"] for record in records} == {3}
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    assert [line(pid) for pid in pids if str(tmp_path) in line(pid)] == []
 
 
-def found(deployment: Deployment) -> str:
-    """Return the hash that the run has recorded."""
-    return str(json.loads((deployment.folder / "out" / "records.json").read_text())["model_sha256"])
-
-
-def finish(deployment: Deployment, *options: object) -> None:
-    """Run to the end."""
-    process = deployment.run(*options or ("--out", deployment.folder / "out"))
-    code = process.wait(LONG)
-    assert code == 0, deployment.text("run")[-2000:]
-
-
-def test_a_deployment_has_the_bits_of_the_simulation_and_keeps_others_out(
-    deployment: Deployment,
-) -> None:
-    """One deployment answers several questions, because starting it takes half a minute."""
-    deployment.up()
-    finish(deployment)
-    assert found(deployment) == expected(deployment)
-    _every_request_was_worked_on_once(deployment)
-    _only_the_loopback_has_the_control_interface(deployment)
-    _gate_passes_nodes_alone(deployment)
-    _two_nodes_with_one_key_are_refused(deployment)
-    if not deployment.separate:
-        pytest.skip("What Flower runs needs another user: root, and an interpreter for all users.")
-    _relays_run_as_another_user(deployment)
-    _a_hostile_app_cannot_open_the_table(deployment)
-
-
-def _every_request_was_worked_on_once(deployment: Deployment) -> None:
-    """Flower starts a second ClientApp for a message whose first one starts too slowly."""
-    for name in NAMES:
-        said = (deployment.place / name / "logs" / "site.log").read_text().splitlines()
-        asked = [text.partition(": ")[0] for text in said if text.startswith("exchange ")]
-        assert asked == [f"exchange t={t} stage=upload attempt=0" for t in range(3)]
-
-
-def _only_the_loopback_has_the_control_interface(deployment: Deployment) -> None:
-    programs = descendants(deployment.processes["serve"].pid)
-    superlink = [pid for pid in programs if "gate.py" not in line(pid)]
-    assert listening(superlink) == {"127.0.0.1"}
-    assert len(listening([pid for pid in programs if "gate.py" in line(pid)])) == 1
-
-
-def _gate_passes_nodes_alone(deployment: Deployment) -> None:
-    experiment = Experiment.read(deployment.place / "centre" / "experiment.toml")
-    place = experiment.federation.host, experiment.federation.port
-    authority = deployment.place / "north" / "ca.crt"
-    trusted = ssl.create_default_context(cafile=str(authority))
-    for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/", "/v1/fleet/../control"):
-        with closing(HTTPSConnection(*place, context=trusted, timeout=PATIENCE)) as connection:
-            connection.request("POST", path)
-            assert connection.getresponse().status == 403
-    with (
-        closing(HTTPSConnection(*place, timeout=PATIENCE)) as connection,
-        pytest.raises(ssl.SSLCertVerificationError, match="CERTIFICATE_VERIFY_FAILED"),
-    ):
-        connection.request("POST", "/")
-    with closing(HTTPConnection(*place, timeout=PATIENCE)) as connection:  # no TLS
-        connection.request("POST", "/v1/fleet/pull-messages")
-        with pytest.raises((BadStatusLine, ConnectionError)):
-            connection.getresponse()
-
-
-def _relays_run_as_another_user(deployment: Deployment) -> None:
-    nobody = Account.named("nobody").uid
-    owners = {
-        line(pid).split("/")[-1].split()[0]: Path(f"/proc/{pid}").stat().st_uid
-        for pid in descendants(deployment.processes["north"].pid)
-        if "supernode" in line(pid) or "site_process" in line(pid)
+def test_messages_above_the_gates_limit_travel_in_pieces(tmp_path: Path) -> None:
+    """A model above the limit of one request, with a method of two exchanges in a round."""
+    hidden, limit = 1_900_000, 2**26  # bytes of a request that the gate passes
+    sections = {
+        "methods": [{"name": "fedlin", "lr": 0.1}],
+        "model": {"name": "mlp", "hidden": hidden},
+        "training": {"rounds": 1, "work": "steps:1"},
     }
-    assert set(owners.values()) == {0, nobody}
-    state = deployment.place / "north" / "state"
-    assert state.stat().st_mode & 0o777 == 0o700
-    assert state.stat().st_uid == 0
-
-
-def _a_hostile_app_cannot_open_the_table(deployment: Deployment) -> None:
-    """Flower runs an app at the sites that tries to read table, state and key, and tells it."""
-    places = [deployment.place / "north" / name for name in ("patients.csv", "state", "north.key")]
-    place = deployment.folder / "hostile"
-    place.mkdir()
-    app = write_app(place)
-    report = deployment.folder / "report.json"
-    (app / "undrift_relay" / "client_app.py").write_text(f"""
-import json, os, socket
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
-from undrift_relay.frames import receive_frame, send_frame
-from undrift_relay.parcels import wrap
-app = ClientApp()
-@app.query()
-def steal(message: Message, context: Context) -> Message:
-    seen = {{"user": os.geteuid()}}
-    for path in {[str(each) for each in places]!r}:
-        try:
-            seen[path] = str(os.listdir(path) if os.path.isdir(path) else open(path).read(10))
-        except OSError as error:
-            seen[path] = type(error).__name__
-    path = context.node_config["socket"]
+    deployment = Deployment(tmp_path, rounds=1, sections=sections)
     try:
-        os.listdir(os.path.dirname(path) + "/..")
-    except OSError as error:
-        seen["folder"] = type(error).__name__
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        send_frame(connection, b"give me the table")
-        seen["site"] = receive_frame(connection).decode("latin1")
-    return Message(wrap(json.dumps(seen).encode()), reply_to=message)
-""")
-    (app / "undrift_relay" / "server_app.py").write_text(f"""
-import json, time
-from flwr.app import Context, Message, MessageType
-from flwr.serverapp import Grid, ServerApp
-from undrift_relay.parcels import unwrap, wrap
-app = ServerApp()
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    ids = list(grid.get_node_ids())
-    asked = [Message(wrap(b""), dst_node_id=n, message_type=MessageType.QUERY) for n in ids]
-    replies = grid.send_and_receive(asked, timeout=120)
-    texts = [json.loads(unwrap(r.content)) for r in replies if not r.has_error()]
-    open({str(report)!r}, "w").write(json.dumps(texts))
-""")
-    home = deployment.place / "centre" / "flower"
-    deployment.flower.run("flwr", "run", app, "centre", home=home)
-    wait_for(lambda: report.exists() and report.stat().st_size, "the hostile app has not run")
-    told = json.loads(report.read_text())
-    assert len(told) == len(NAMES)
-    for seen in told:
-        assert seen["user"] == Account.named("nobody").uid
-        assert {seen[str(path)] for path in places} == {"PermissionError"}
-        assert '"kind":"refusal"' in seen["site"].replace("\\", "")
-
-
-def _two_nodes_with_one_key_are_refused(deployment: Deployment) -> None:
-    """Keep out a second node with a site's key, an unknown key, and another authority."""
-    other = deployment.folder / "other"
-    other.mkdir()
-    make(deployment.flower, "authority", other)
-    make(deployment.flower, "node", other / "north.key")
-    key, authority = deployment.place / "north" / "north.key", deployment.place / "north" / "ca.crt"
-    cases = {
-        "one key twice": (key, authority, "2004"),
-        "a key that nobody knows": (other / "north.key", authority, "2004"),
-        "another authority": (key, other / "ca.crt", "CERTIFICATE_VERIFY_FAILED"),
-    }
-    address = Experiment.read(deployment.place / "centre" / "experiment.toml").federation.address
-    for case, (own, root, mark) in cases.items():
-        command = [
-            *(deployment.flower.program("flower-supernode"), "--superlink", str(address)),
-            *("--root-certificates", str(root), "--auth-supernode-private-key", str(own)),
-            *("--port", str(free_port())),
-        ]
-        variables = deployment.flower.variables(other)
-        log = other / "node.log"  # A pipe would stay open in what the SuperNode has started.
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, env=variables, stdout=output, stderr=output, start_new_session=True
-            )
-        try:
-            assert process.wait(PATIENCE) != 0, case
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        assert mark in log.read_text(errors="replace"), case
+        for name in NAMES:  # Few rows, since activations of so many units fill the memory.
+            table = deployment.place / name / "patients.csv"
+            example.write_table(table, name)
+            table.write_text("".join(table.read_text().splitlines(keepends=True)[:41]))
+        deployment.up()
+        deployment.finish()
+        (record,) = (tmp_path / "out" / "records.jsonl").read_text().splitlines()
+        assert json.loads(record)["bytes_up"] > len(NAMES) * 2 * limit
+        assert deployment.found() == deployment.expected()
+    finally:
+        deployment.close()
 
 
 def test_kills_of_flower_sites_and_run_end_with_the_same_hash(tmp_path: Path) -> None:
-    """Ten kills and a link that is cut for a minute in one run, and everything killed at once."""
+    """Ten kills, the last of everything at once, and a link that is cut for a minute, in a run."""
     deployment = Deployment(tmp_path, rounds=6)
     try:
         deployment.up()
@@ -250,22 +76,24 @@ def test_kills_of_flower_sites_and_run_end_with_the_same_hash(tmp_path: Path) ->
         deployment.kill("site_process", "north")  # 1: a site, before it is asked
         deployment.kill("flwr-serverapp")  # 2: the relay of the centre
         wait_for(lambda: deployment.round() >= 2, deployment.text("run"), LONG)
-        deployment.kill("flower-superlink")  # 3
+        with deployment.stopped("west"):
+            deployment.kill("flwr-clientapp", "west")  # 3: the relay of a site, as it waits
+        deployment.kill("flower-superlink")  # 4
         deployment.cut_link(65.0)  # the gate passes nothing for more than a minute
-        deployment.kill("gate.py")  # 4
+        deployment.kill("gate.py")  # 5
         wait_for(lambda: deployment.round() >= 3, deployment.text("run"), LONG)
-        deployment.kill("flower-supernode", "south")  # 5: its site must wait for a minute
-        deployment.kill("site_process", "west")  # 6
+        deployment.kill("flower-supernode", "south")  # 6: its site must wait for a minute
+        deployment.kill("site_process", "west")  # 7
         wait_for(lambda: deployment.round() >= 4, deployment.text("run"), LONG)
-        deployment.processes["run"].kill()  # 7: the centre
+        deployment.processes["run"].kill()  # 8: the centre
         deployment.processes["run"].wait(PATIENCE)
-        deployment.kill("site_process", "south")  # 8
+        deployment.kill("site_process", "south")  # 9
         deployment.run("--resume", tmp_path / "out")
         wait_for(lambda: deployment.round() >= 5, deployment.text("run"), LONG)
-        deployment.kill_all()  # 9 and 10: everything at once
+        deployment.kill_all()  # 10: everything at once
         deployment.up()
-        finish(deployment, "--resume", tmp_path / "out")
-        assert found(deployment) == expected(deployment)
+        deployment.finish("--resume", tmp_path / "out")
+        assert deployment.found() == deployment.expected()
     finally:
         deployment.close()
 
@@ -277,13 +105,9 @@ def test_a_site_that_hangs_a_wiped_disk_a_revoked_key_and_a_newcomer(tmp_path: P
         deployment.up()
         deployment.run("--out", tmp_path / "out")
         wait_for(lambda: deployment.round() >= 1, deployment.text("run"), LONG)
-        sites = descendants(deployment.processes["west"].pid)
-        hanging = [pid for pid in sites if "site_process" in line(pid)]
-        for pid in hanging:
-            os.kill(pid, signal.SIGSTOP)  # far more than 100 times slower
-        wait_for(lambda: "without west" in deployment.text("run"), deployment.text("run"), LONG)
-        for pid in hanging:
-            os.kill(pid, signal.SIGCONT)
+        with deployment.stopped("west"):  # far more than 100 times slower
+            left_out = "without west"
+            wait_for(lambda: left_out in deployment.text("run"), deployment.text("run"), LONG)
         deployment.processes["run"].terminate()
         deployment.processes["run"].wait(PATIENCE)
         for path in (deployment.place / "north" / "state").glob("*/state-*"):
@@ -293,11 +117,15 @@ def test_a_site_that_hangs_a_wiped_disk_a_revoked_key_and_a_newcomer(tmp_path: P
         assert "Site north needs its state of version" in deployment.text("run").replace("\n", " ")
         (deployment.place / "centre" / "sites" / "south.pub").unlink()
         wait_for(lambda: "A key was revoked." in deployment.text("serve"), "revoked")
+        deployment.processes["south"].terminate()
+        deployment.processes["south"].wait(PATIENCE)
+        deployment.site("south")
         deployment.admit("east", like="west")
         log = deployment.place / "east" / "logs" / "supernode.log"
         wait_for(lambda: log.exists() and "SuperNode ID" in log.read_text(), "east has not come")
-        options = ("--resume", tmp_path / "out", "--newcomer", "north")
-        finish(deployment, *options)
+        refused = "ask the centre whether it was revoked. It is tried"
+        wait_for(lambda: refused in deployment.text("south"), "the revoked key is not refused")
+        deployment.finish("--resume", tmp_path / "out", "--newcomer", "north")
         last = json.loads((tmp_path / "out" / "records.jsonl").read_text().splitlines()[-1])
         assert last["dropped"] == {"south": "no reply"}
         assert last["clients"] == 3  # north, west and east

@@ -12,6 +12,19 @@ from undrift.cli import main as cli
 from undrift.config.experiment import Experiment
 from undrift.runs.build import build_run
 
+# Several commands in one launch, as most of a short one's time is starting Python.
+PROGRAM = """
+import json, sys
+from undrift.cli.main import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
 
 def built_run(method: dict[str, object], seed: int = 0, **sections: dict[str, object]) -> ud.Run:
     """Return the run that the command line would build."""

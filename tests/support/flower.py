@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,18 +12,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from tests.support.hospitals import NAMES, write_experiment
+import undrift as ud
+from tests.support.hospitals import NAMES, pooled, write_experiment
 from tests.support.system import ROOT
+from undrift.config.experiment import Experiment
 from undrift.deployment.accounts import Account
 from undrift.deployment.environment import FlowerEnvironment
 from undrift.deployment.folders import free_port
 from undrift.deployment.init import init, make
+from undrift.deployment.plan import federated_jobs, resolved
 
 PATIENCE = 600.0  # seconds for anything to happen on a busy machine
+LONG = 1800.0  # seconds of a whole run on a busy machine
 
 
 def wait_for(happened: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
@@ -34,9 +40,18 @@ def wait_for(happened: Callable[[], object], what: str, patience: float = PATIEN
 
 
 class Deployment:
-    """Starts `undrift federation` commands as an operator does, and kills what they start."""
+    """Starts `undrift federation` commands as an operator does, and kills what they start.
 
-    def __init__(self, folder: Path, rounds: int = 3, **federation: object) -> None:
+    `sections` are those of the experiment that differ, `federation` are values of that section.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rounds: int = 3,
+        sections: Mapping[str, Any] | None = None,
+        **federation: object,
+    ) -> None:
         self.folder, self.flower = folder, FlowerEnvironment.find()
         self.place = folder / "fed"
         python = self.flower.program("python")
@@ -48,12 +63,12 @@ class Deployment:
             "patience": PATIENCE,
             **federation,
         }
-        wanted = write_experiment(
-            folder / "given",
-            training={"rounds": rounds},
-            evaluation={"every": rounds},
-            federation=section,
-        )
+        usual = {
+            "training": {"rounds": rounds},
+            "evaluation": {"every": rounds},
+            "federation": section,
+        }
+        wanted = write_experiment(folder / "given", **{**usual, **(sections or {})})
         init(self.place, self.flower, NAMES, section["address"], experiment=wanted)  # type: ignore[arg-type]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -117,25 +132,70 @@ class Deployment:
         for name in NAMES:
             self.site(name)
 
+    def finish(self, *options: object) -> None:
+        """Run to the end."""
+        code = self.run(*options or ("--out", self.folder / "out")).wait(LONG)
+        assert code == 0, self.text("run")[-2000:]
+
+    def found(self) -> str:
+        """Return the hash that the run has recorded."""
+        records = json.loads((self.folder / "out" / "records.json").read_text())
+        return str(records["model_sha256"])
+
+    def expected(self) -> str:
+        """Return the hash of the simulation of the same tables."""
+        described = resolved(Experiment.read(self.place / "centre" / "experiment.toml"))
+        tables = self.folder / "tables"
+        tables.mkdir(exist_ok=True)
+        for name in NAMES:
+            shutil.copy(self.place / name / "patients.csv", tables / f"{name}.csv")
+        (planned,) = federated_jobs(described)
+        run = ud.simulate(
+            planned.experiment.algorithm,
+            planned.experiment.model,
+            pooled(described, tables),
+            mode="loop",
+            kernels=False,
+            loss=planned.experiment.loss,
+            work=planned.experiment.work,
+            batch_size=20,
+            rounds=planned.experiment.rounds,
+            seed=0,
+        )
+        list(run)
+        return run.model_sha256
+
     def round(self) -> int:
         """Return how many rounds are recorded."""
         records = self.folder / "out" / "records.jsonl"
         return len(records.read_text().splitlines()) if records.is_file() else 0
 
+    def below(self, name: str, command: str) -> list[int]:
+        """Return the processes below one of the commands whose command line has a text."""
+        return [pid for pid in descendants(self.processes[name].pid) if command in line(pid)]
+
     def kill(self, command: str, name: str = "serve") -> None:
         """Kill the processes below one of the commands whose command line has a text."""
-
-        def found() -> list[int]:
-            return [pid for pid in descendants(self.processes[name].pid) if command in line(pid)]
-
-        wait_for(found, f"{command} of {name} does not run")
-        for pid in found():
+        wait_for(lambda: self.below(name, command), f"{command} of {name} does not run")
+        for pid in self.below(name, command):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    @contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        """Let a site's process do nothing, from when a ClientApp waits for its reply."""
+        (pid,) = self.below(name, "site_process")
+        (path,) = (word for word in line(pid).split() if word.endswith("site.sock"))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: connections(path), f"nobody asks {name}", LONG)
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def cut_link(self, seconds: float) -> None:
         """Let the gate pass nothing for some time."""
-        (gate,) = (p for p in descendants(self.processes["serve"].pid) if "gate.py" in line(p))
+        (gate,) = self.below("serve", "gate.py")
         os.kill(gate, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(gate, signal.SIGCONT)
@@ -189,6 +249,12 @@ def listening(pids: Iterable[int]) -> set[str]:
                 packed = b"".join(words[k : k + 4][::-1] for k in range(0, len(words), 4))
                 found.add(socket.inet_ntop(family, packed))
     return found
+
+
+def connections(path: str) -> int:
+    """Return how many connections to a Unix socket there are, beside who listens there."""
+    rows = Path("/proc/net/unix").read_text().splitlines()
+    return sum(row.split()[-1] == path for row in rows) - 1
 
 
 def line(pid: int) -> str:

@@ -33,14 +33,14 @@ def application(superlink: str, context: ssl.SSLContext) -> Starlette:
         path = request.scope["path"]
         if not path.startswith(ALLOWED) or ".." in path:
             return Response("Only calls of nodes pass.", status_code=403)
-        body = b""
+        body = bytearray()  # Bytes would be copied again with every part.
         async for part in request.stream():
             body += part
             if len(body) > LARGEST:
                 return Response("The request is too large.", status_code=413)
         headers = [(k, v) for k, v in request.headers.items() if k.lower() not in DROPPED]
         try:
-            reply = await client.post(path, content=body, headers=headers)
+            reply = await client.post(path, content=bytes(body), headers=headers)
         except httpx.TransportError:
             return Response("The SuperLink does not answer.", status_code=503)
         kept = {k: v for k, v in reply.headers.items() if k.lower() not in DROPPED}

@@ -19,6 +19,7 @@ import pytest
 from benchmarks.network import Host, hosts
 
 from benchmarks import network
+from tests.support.commands import PROGRAM
 from undrift.cli import main as cli
 
 missing = network.available()
@@ -31,18 +32,6 @@ RUNS = {
     "marsit": ["--lr", "0.05", "--server-lr", "0.002", "--period", "none"],
 }
 COMMON = ["--data", "digits", "--clients", "6", "--quiet", "--json"]
-# Several commands in one launch, as most of a short one's time is starting Python.
-PROGRAM = """
-import json, sys
-from undrift.cli.main import main
-for arguments in json.loads(sys.argv[1]):
-    sys.argv[1:] = arguments
-    try:
-        main()
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
 
 
 def command(method: str, *options: str) -> list[str]:
