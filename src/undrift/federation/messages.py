@@ -20,11 +20,12 @@ from undrift.errors import UndriftError
 
 NO_VERSION = -1  # of a client whose state nobody has counted yet
 HEADER_BYTES = 2**16  # of JSON; names and numbers need far fewer
+LONGEST_TEXT = 2000  # characters of a reason or a name
 MAGIC = "undrift-federation-1"
 
 Stage = Literal["answer", "upload"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Text = Annotated[str, Field(max_length=2000)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 
 
 class Header(BaseModel):
