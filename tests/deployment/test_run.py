@@ -13,11 +13,18 @@ import pytest
 import undrift as ud
 from tests.support.hospitals import NAMES, experiment, host, pooled, write_experiment
 from undrift.config.experiment import Experiment
-from undrift.deployment.plan import federated_jobs, quorum_of, resolved
+from undrift.deployment.plan import federated_jobs, resolved
 from undrift.deployment.run import run_federation
 from undrift.deployment.site_process import SiteHost, site_clients
 from undrift.errors import UndriftError
-from undrift.federation.messages import CensusRequest, Refusal, SiteCensus, SiteMessage, decode
+from undrift.federation.messages import (
+    CensusRequest,
+    ExchangeRequest,
+    Refusal,
+    SiteCensus,
+    SiteMessage,
+    decode,
+)
 from undrift.federation.transport import Arrived, answer
 from undrift.runs.folder import read
 from undrift.runs.options import RunOptions
@@ -243,9 +250,21 @@ def test_data_that_do_not_fit_are_said_before_a_site_answers(
         SiteHost(shaped, "north", site_clients(shaped, f"{tmp_path}/mine.py:wide"), tmp_path / "b")
 
 
-@pytest.mark.parametrize(("quorum", "share"), [(None, 0.5), (0.9, 0.9), (2, 2 / 3), (9, 1.0)])
-def test_a_quorum_is_a_share_or_a_number_of_sites(
-    tmp_path: Path, quorum: Any, share: float
+@pytest.mark.parametrize(("quorum", "counted"), [(None, 1), (0.9, 0), (1, 1), (2, 0)])
+def test_a_quorum_is_a_share_or_a_number_of_those_drawn(
+    tmp_path: Path, quorum: Any, counted: int
 ) -> None:
-    training = {} if quorum is None else {"quorum": quorum}
-    assert quorum_of(experiment(tmp_path, training=training)) == pytest.approx(share)
+    """Two of three sites are drawn, and one of these answers."""
+    training = {"participation": 2, **({} if quorum is None else {"quorum": quorum})}
+    described = experiment(tmp_path, training=training, methods=[{"name": "fedavg"}])
+    transport = hosts(described, tmp_path)
+    ask = transport.ask
+
+    def lose_one(requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+        drawn = isinstance(decode(next(iter(requests.values()))).header, ExchangeRequest)
+        transport.lost = {min(requests)} if drawn else set()
+        return ask(requests)
+
+    transport.ask = lose_one  # type: ignore[method-assign]
+    result = run_federation(described, "x", transport, RunOptions(out=tmp_path / "out"))
+    assert [record.clients for record in result.trials[0].records] == [counted] * 3

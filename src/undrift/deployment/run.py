@@ -11,7 +11,6 @@ from undrift.config.experiment import Experiment
 from undrift.deployment.plan import (
     FederatedJob,
     federated_jobs,
-    quorum_of,
     resolved,
     sample_form,
 )
@@ -128,7 +127,7 @@ class _FederatedTrial:
         self._centre = Centre(
             planned.experiment,
             transport,
-            quorum=quorum_of(planned.job.experiment),
+            quorum=planned.job.experiment.training.quorum,
             checkpoint=folder,
             resume=resume,
         )

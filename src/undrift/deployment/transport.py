@@ -86,7 +86,8 @@ class RelayTransport:
         while left and time.monotonic() < end:
             try:
                 for key, data in self._replies(left, end):
-                    if left.pop(key, None) is not None:
+                    left.pop(key, None)
+                    if key in names:
                         yield Arrived(names[key], data)
                 return
             except OSError:

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from undrift import tree
+from undrift.aggregation.policy import UploadPolicy
 from undrift.aggregation.validation import UsualSizes
-from undrift.check import require
 from undrift.core import Vector
 from undrift.engine import participation as laws
 from undrift.engine.participation import Floats
@@ -55,7 +55,8 @@ class SiteScore(NamedTuple):
 class Centre(Iterator[Record]):
     """Runs the server's half of an experiment and yields a record after each round.
 
-    `quorum` is the share of a cohort that must be counted for a round to change the model.
+    `quorum` is the share (float) or the number (int) of a cohort's sites that must be counted for a
+    round to change the model, half of them by default.
     `checkpoint` is the folder from which `resume=True` goes on.
     """
 
@@ -64,12 +65,13 @@ class Centre(Iterator[Record]):
         experiment: FederatedExperiment,
         transport: SiteTransport,
         *,
-        quorum: float = 0.5,
+        quorum: float | int | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = False,
     ) -> None:
-        require(0 <= quorum <= 1, "A federation", "a quorum between 0 and 1", quorum)
-        self.experiment, self._transport, self._quorum = experiment, transport, quorum
+        self.experiment, self._transport = experiment, transport
+        self._policy = UploadPolicy("drop", quorum)
+        self._policy.check("A federation")
         self._layout = Layout.of(experiment.model)
         self.x0 = self._layout.gather(experiment.model)
         self.state: Any = resolve(experiment.algorithm, 0).init(self.x0.clone())
@@ -223,7 +225,7 @@ class Centre(Iterator[Record]):
             x0=self.x0,
             sizes=tuple(math.prod(shape) for shape in self._layout.shapes),
             width=width,
-            needed=max(1, math.ceil(self._quorum * len(plan.ids))),
+            needed=self._policy.needed(len(plan.ids)),
             usual_sizes=self._usual_sizes,
         )
         outcome = run_round(setting, server, plan, cost)
