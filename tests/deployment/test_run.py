@@ -85,7 +85,14 @@ def test_records_table_page_and_model_are_those_of_any_experiment(tmp_path: Path
     assert trial.records[-1].loss == pytest.approx(last.loss)
     again = read(tmp_path / "out")
     assert "Scaffold" in again.table()
-    assert again.report().read_text().count("<html") == 1
+    page = again.report().read_text()
+    assert page.count("<html") == 1
+    assert "Accuracy at each site, in the last test" in page
+    assert "How it spreads over the clients, on their test samples" in page
+    scores = [record.site_scores or {} for record in again.trials[0].records]
+    assert [sorted(each) for each in scores] == [NAMES] * 3
+    shown = f"{100 * (scores[-1]['north']['accuracy'] or 0):.2f}"
+    assert shown in page.partition("Accuracy at each site")[2].partition("</table>")[0]
     assert again.command == result.command == "undrift federation run CENTRE"
     assert "undrift run" not in (tmp_path / "out" / "experiment.toml").read_text()
     saved = SavedModel.read(tmp_path / "out")
@@ -118,7 +125,9 @@ def test_a_site_that_is_left_out_is_in_the_record_with_its_reason(tmp_path: Path
 
     transport.ask = lose_after_the_census  # type: ignore[method-assign]
     result = run_federation(described, "x", transport, RunOptions(out=tmp_path / "out"))
-    assert [record.dropped for record in result.trials[0].records] == [{"south": "no reply"}] * 3
+    records = result.trials[0].records
+    assert [record.dropped for record in records] == [{"south": "no reply"}] * 3
+    assert [record.untested for record in records] == [{"south": "no reply"}] * 3
 
 
 def test_two_methods_have_states_of_their_own(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _REFUSED = {
     "training": ("early_stopping", "aggregation", "attack"),
     "fleet": ("kind",),
     "evaluation": (
-        *("metrics", "samples", "train_loss", "sharpness", "client_metrics"),
+        *("metrics", "samples", "train_loss", "sharpness"),
         *("drift", "cka", "surface"),
     ),
     "engine": ("device", "precision", "threads", "compile"),

@@ -174,6 +174,8 @@ class _FederatedTrial:
         self._observer.add(self._job, record)
         for site, reason in self._centre.left_out.items():
             self._observer.note(self._job, f"round {record.round} without {site}: {reason}")
+        for site, reason in self._centre.untested.items():
+            self._observer.note(self._job, f"round {record.round} tested without {site}: {reason}")
 
     def _admit(self) -> None:
         """Let sites that have connected since take part from the next round on."""

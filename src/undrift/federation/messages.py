@@ -31,7 +31,9 @@ Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 class Header(BaseModel):
     """Is the part of a message that says what its tensors are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants"
+    )
 
 
 class CensusRequest(Header):
@@ -89,7 +91,7 @@ class ExchangeReply(Header):
     attempt: Count
     gradients: Count
     samples: Count
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     next_steps: Annotated[int, Field(ge=1, le=2**31)] | None = None
 
 
