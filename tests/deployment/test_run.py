@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from undrift.federation.messages import (
 from undrift.federation.transport import Arrived, answer
 from undrift.runs.folder import read
 from undrift.runs.options import RunOptions
+from undrift.runs.run_job import Observer
 from undrift.runs.saved_model import SavedModel
 
 NUMBERS = (("age", 55.0, 18.0), ("days", 6.0, 5.0), ("marker", 0.0, 1.2))
@@ -51,6 +52,20 @@ class Hosts:
                     raise KeyboardInterrupt
             if name not in self.lost:
                 yield Arrived(name, answer(self.hosts[name], data))
+
+
+class Notes(Observer):
+    """Keeps what an observer hears, and does something after a round."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.after: dict[int, Callable[[], object]] = {}
+
+    def note(self, job: Any, text: str) -> None:
+        self.notes.append(text)
+
+    def add(self, job: Any, record: Any) -> None:
+        self.after.pop(record.round, lambda: None)()
 
 
 def hosts(described: Experiment, folder: Path, **options: Any) -> Hosts:
@@ -128,6 +143,52 @@ def test_a_site_that_is_left_out_is_in_the_record_with_its_reason(tmp_path: Path
     records = result.trials[0].records
     assert [record.dropped for record in records] == [{"south": "no reply"}] * 3
     assert [record.untested for record in records] == [{"south": "no reply"}] * 3
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_site_whose_key_is_gone_leaves(resumed: bool, tmp_path: Path) -> None:
+    """It is not missed in the rounds after, and the model is that of the simulator without it."""
+    described = experiment(tmp_path, training={"rounds": 4, "quorum": 1.0, "participation": 1.0})
+    transport = hosts(described, tmp_path, stop_after=10 if resumed else None)
+    keys, out = set(NAMES), tmp_path / "out"
+    observer = Notes()
+    options = RunOptions(out=out, observer=observer)
+
+    def revoke() -> None:
+        keys.remove("south")
+        del transport.hosts["south"]  # which is not connected without a key
+
+    if resumed:  # one round and the first question of the second
+        run_federation(described, "x", transport, options, admitted=lambda: keys)
+        transport = hosts(described, tmp_path)
+        options = RunOptions(resume=out, observer=observer)
+        revoke()
+    else:
+        observer.after[1] = revoke
+    result = run_federation(described, "x", transport, options, admitted=lambda: keys)
+    records = result.trials[0].records
+    assert [record.clients for record in records] == [3, 2, 2, 2]
+    assert all(record.dropped is None and record.missed == 0 for record in records)
+    assert observer.notes.count("south leaves, since its key is gone.") == 1
+    (planned,) = federated_jobs(described)
+    own = pooled(described, tmp_path / "sites")
+    spans = ud.data.Spans([(0, 1 if name == "south" else None) for name in NAMES])
+    pairs = [own[i] for i in range(len(NAMES))]
+    run = ud.simulate(
+        planned.experiment.algorithm,
+        planned.experiment.model,
+        ud.Clients(pairs, test=own.test, availability=spans),
+        mode="loop",
+        kernels=False,
+        loss=planned.experiment.loss,
+        work=planned.experiment.work,
+        batch_size=20,
+        rounds=4,
+        participation=1.0,
+        seed=0,
+    )
+    list(run)
+    assert result.trials[0].model_sha256 == run.model_sha256
 
 
 def test_two_methods_have_states_of_their_own(tmp_path: Path) -> None:

@@ -133,8 +133,10 @@ def test_keys_that_are_added_and_revoked_count_from_the_next_request(tmp_path: P
     assert [name for name, _ in transport.ask({"south": b"1"})] == ["south"]
     keys["west"] = KEYS["south"]  # A file that is wrong leaves the keys as they were.
     assert transport.sites() == ["north", "south"]
+    assert transport.admitted() == ["north", "south"]
     del keys["west"], keys["north"]
     assert transport.sites() == ["south"]
+    assert transport.admitted() == ["south"]
     assert list(transport.ask({"north": b"1"})) == []
     transport.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,14 @@ class Centre(Iterator[Record]):
     def leave(self, name: str) -> None:
         """Let a site take part no longer, from the next round on."""
         self.ledger = self.ledger.without(name, self.round)
+
+    def leave_but(self, names: Collection[str]) -> list[str]:
+        """Let all sites leave but those named and those that have just joined; return who left."""
+        members = [self.ledger.members[i] for i in self.ledger.present(self.round)]
+        gone = [m.name for m in members if m.name not in names and m.joined < self.round]
+        for name in gone:
+            self.leave(name)
+        return gone
 
     def renew(self, name: str) -> None:
         """Let a site whose state is lost go on as a newcomer."""
