@@ -127,8 +127,9 @@ def test_a_site_that_hangs_a_wiped_disk_a_revoked_key_and_a_newcomer(tmp_path: P
         wait_for(lambda: refused in deployment.text("south"), "the revoked key is not refused")
         deployment.finish("--resume", tmp_path / "out", "--newcomer", "north")
         last = json.loads((tmp_path / "out" / "records.jsonl").read_text().splitlines()[-1])
-        assert last["dropped"] == {"south": "no reply"}
         assert last["clients"] == 3  # north, west and east
+        assert (last["missed"], last["dropped"]) == (0, None), "south has left"
+        assert "south leaves, since its key is gone." in deployment.text("run")
     finally:
         deployment.close()
 

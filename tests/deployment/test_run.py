@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,22 @@ import pytest
 import undrift as ud
 from tests.support.hospitals import NAMES, experiment, host, pooled, write_experiment
 from undrift.config.experiment import Experiment
-from undrift.deployment.plan import federated_jobs, quorum_of, resolved
+from undrift.deployment.plan import federated_jobs, resolved
 from undrift.deployment.run import run_federation
 from undrift.deployment.site_process import SiteHost, site_clients
 from undrift.errors import UndriftError
-from undrift.federation.messages import CensusRequest, Refusal, SiteCensus, SiteMessage, decode
+from undrift.federation.messages import (
+    CensusRequest,
+    ExchangeRequest,
+    Refusal,
+    SiteCensus,
+    SiteMessage,
+    decode,
+)
 from undrift.federation.transport import Arrived, answer
 from undrift.runs.folder import read
 from undrift.runs.options import RunOptions
+from undrift.runs.run_job import Observer
 from undrift.runs.saved_model import SavedModel
 
 NUMBERS = (("age", 55.0, 18.0), ("days", 6.0, 5.0), ("marker", 0.0, 1.2))
@@ -44,6 +52,20 @@ class Hosts:
                     raise KeyboardInterrupt
             if name not in self.lost:
                 yield Arrived(name, answer(self.hosts[name], data))
+
+
+class Notes(Observer):
+    """Keeps what an observer hears, and does something after a round."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.after: dict[int, Callable[[], object]] = {}
+
+    def note(self, job: Any, text: str) -> None:
+        self.notes.append(text)
+
+    def add(self, job: Any, record: Any) -> None:
+        self.after.pop(record.round, lambda: None)()
 
 
 def hosts(described: Experiment, folder: Path, **options: Any) -> Hosts:
@@ -78,7 +100,14 @@ def test_records_table_page_and_model_are_those_of_any_experiment(tmp_path: Path
     assert trial.records[-1].loss == pytest.approx(last.loss)
     again = read(tmp_path / "out")
     assert "Scaffold" in again.table()
-    assert again.report().read_text().count("<html") == 1
+    page = again.report().read_text()
+    assert page.count("<html") == 1
+    assert "Accuracy at each site, in the last test" in page
+    assert "How it spreads over the clients, on their test samples" in page
+    scores = [record.site_scores or {} for record in again.trials[0].records]
+    assert [sorted(each) for each in scores] == [NAMES] * 3
+    shown = f"{100 * (scores[-1]['north']['accuracy'] or 0):.2f}"
+    assert shown in page.partition("Accuracy at each site")[2].partition("</table>")[0]
     assert again.command == result.command == "undrift federation run CENTRE"
     assert "undrift run" not in (tmp_path / "out" / "experiment.toml").read_text()
     saved = SavedModel.read(tmp_path / "out")
@@ -111,7 +140,55 @@ def test_a_site_that_is_left_out_is_in_the_record_with_its_reason(tmp_path: Path
 
     transport.ask = lose_after_the_census  # type: ignore[method-assign]
     result = run_federation(described, "x", transport, RunOptions(out=tmp_path / "out"))
-    assert [record.dropped for record in result.trials[0].records] == [{"south": "no reply"}] * 3
+    records = result.trials[0].records
+    assert [record.dropped for record in records] == [{"south": "no reply"}] * 3
+    assert [record.untested for record in records] == [{"south": "no reply"}] * 3
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_site_whose_key_is_gone_leaves(resumed: bool, tmp_path: Path) -> None:
+    """It is not missed in the rounds after, and the model is that of the simulator without it."""
+    described = experiment(tmp_path, training={"rounds": 4, "quorum": 1.0, "participation": 1.0})
+    transport = hosts(described, tmp_path, stop_after=10 if resumed else None)
+    keys, out = set(NAMES), tmp_path / "out"
+    observer = Notes()
+    options = RunOptions(out=out, observer=observer)
+
+    def revoke() -> None:
+        keys.remove("south")
+        del transport.hosts["south"]  # which is not connected without a key
+
+    if resumed:  # one round and the first question of the second
+        run_federation(described, "x", transport, options, admitted=lambda: keys)
+        transport = hosts(described, tmp_path)
+        options = RunOptions(resume=out, observer=observer)
+        revoke()
+    else:
+        observer.after[1] = revoke
+    result = run_federation(described, "x", transport, options, admitted=lambda: keys)
+    records = result.trials[0].records
+    assert [record.clients for record in records] == [3, 2, 2, 2]
+    assert all(record.dropped is None and record.missed == 0 for record in records)
+    assert observer.notes.count("south leaves, since its key is gone.") == 1
+    (planned,) = federated_jobs(described)
+    own = pooled(described, tmp_path / "sites")
+    spans = ud.data.Spans([(0, 1 if name == "south" else None) for name in NAMES])
+    pairs = [own[i] for i in range(len(NAMES))]
+    run = ud.simulate(
+        planned.experiment.algorithm,
+        planned.experiment.model,
+        ud.Clients(pairs, test=own.test, availability=spans),
+        mode="loop",
+        kernels=False,
+        loss=planned.experiment.loss,
+        work=planned.experiment.work,
+        batch_size=20,
+        rounds=4,
+        participation=1.0,
+        seed=0,
+    )
+    list(run)
+    assert result.trials[0].model_sha256 == run.model_sha256
 
 
 def test_two_methods_have_states_of_their_own(tmp_path: Path) -> None:
@@ -243,9 +320,21 @@ def test_data_that_do_not_fit_are_said_before_a_site_answers(
         SiteHost(shaped, "north", site_clients(shaped, f"{tmp_path}/mine.py:wide"), tmp_path / "b")
 
 
-@pytest.mark.parametrize(("quorum", "share"), [(None, 0.5), (0.9, 0.9), (2, 2 / 3), (9, 1.0)])
-def test_a_quorum_is_a_share_or_a_number_of_sites(
-    tmp_path: Path, quorum: Any, share: float
+@pytest.mark.parametrize(("quorum", "counted"), [(None, 1), (0.9, 0), (1, 1), (2, 0)])
+def test_a_quorum_is_a_share_or_a_number_of_those_drawn(
+    tmp_path: Path, quorum: Any, counted: int
 ) -> None:
-    training = {} if quorum is None else {"quorum": quorum}
-    assert quorum_of(experiment(tmp_path, training=training)) == pytest.approx(share)
+    """Two of three sites are drawn, and one of these answers."""
+    training = {"participation": 2, **({} if quorum is None else {"quorum": quorum})}
+    described = experiment(tmp_path, training=training, methods=[{"name": "fedavg"}])
+    transport = hosts(described, tmp_path)
+    ask = transport.ask
+
+    def lose_one(requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+        drawn = isinstance(decode(next(iter(requests.values()))).header, ExchangeRequest)
+        transport.lost = {min(requests)} if drawn else set()
+        return ask(requests)
+
+    transport.ask = lose_one  # type: ignore[method-assign]
+    result = run_federation(described, "x", transport, RunOptions(out=tmp_path / "out"))
+    assert [record.clients for record in result.trials[0].records] == [counted] * 3

@@ -133,8 +133,10 @@ def test_keys_that_are_added_and_revoked_count_from_the_next_request(tmp_path: P
     assert [name for name, _ in transport.ask({"south": b"1"})] == ["south"]
     keys["west"] = KEYS["south"]  # A file that is wrong leaves the keys as they were.
     assert transport.sites() == ["north", "south"]
+    assert transport.admitted() == ["north", "south"]
     del keys["west"], keys["north"]
     assert transport.sites() == ["south"]
+    assert transport.admitted() == ["south"]
     assert list(transport.ask({"north": b"1"})) == []
     transport.close()
 
@@ -142,3 +144,15 @@ def test_keys_that_are_added_and_revoked_count_from_the_next_request(tmp_path: P
 def test_one_key_for_two_sites_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UndriftError, match="different keys"):
         RelayTransport(lambda: {"a": "key", "b": "key"}, lambda path: None, tmp_path)
+
+
+def test_a_second_reply_is_handed_on_to_be_named(tmp_path: Path) -> None:
+    def answer_twice(centre: socket.socket, order: dict[str, Any]) -> None:
+        data = receive_frame(centre)
+        for _ in range(2):
+            reply(centre, order["keys"][0], data)
+        send_frame(centre, json.dumps({"key": None, "errors": {}}).encode())
+
+    transport = RelayTransport(lambda: KEYS, FakeRelay(answer_twice).start, tmp_path)
+    assert list(transport.ask({"north": b"1"})) == [("north", b"1")] * 2
+    transport.close()

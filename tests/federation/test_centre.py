@@ -125,9 +125,38 @@ def test_a_second_reply_is_not_counted(tmp_path: Path) -> None:
     described = experiment(ud.Scaffold(lr=0.1))
     transport = Tampered(InProcess(sites(described, tmp_path)), lambda request, data: [data, data])
     centre = Centre(described, transport)
-    list(centre)
+    records = list(centre)
     assert transport.seen
     assert torch.equal(centre.x, simulated(ud.Scaffold(lr=0.1)).state.x)
+    named = {NAMES[1]: "a second reply, which does not count"}
+    assert [record.dropped for record in records] == [None, named, None, None]
+    assert [record.clients for record in records] == [SITES] * 4
+
+
+@pytest.mark.parametrize("quorum", [0, 0.0, 1.5, -1, True, float("nan")])
+def test_a_quorum_that_is_none_is_refused(quorum: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"A federation needs quorum as a share in \(0, 1\]"):
+        Centre(experiment(ud.FedAvg(lr=0.1)), InProcess([]), quorum=quorum)
+
+
+class LosesOne(InProcess):
+    """Brings the uploads of all sites but the first that is asked."""
+
+    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+        exchange = isinstance(decode(next(iter(requests.values()))).header, ExchangeRequest)
+        yield from list(super().ask(requests))[int(exchange) :]
+
+
+@pytest.mark.parametrize(("quorum", "counted"), [(2, 0), (1, 1), (0.5, 1), (1.0, 0)])
+def test_a_quorum_counts_those_drawn_as_the_simulator_does(
+    quorum: float, counted: int, tmp_path: Path
+) -> None:
+    """Two of four sites are drawn; a number of sites is no share of all of them."""
+    described = experiment(ud.FedAvg(lr=0.1), participation=0.5, rounds=1)
+    centre = Centre(described, LosesOne(sites(described, tmp_path, 4)), quorum=quorum)
+    record = next(centre)
+    assert record.missed == 2 - counted
+    assert record.clients == counted
 
 
 def test_below_the_quorum_the_model_stays(tmp_path: Path) -> None:

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 import undrift as ud
+from tests.support.site_tables import NAMES, OPTIONS, experiment_of, frame_of, table_of
 from undrift.data.tables.fit import agree, statistics_of, target_statistics
 from undrift.data.tables.preprocessing import Preprocessing
 from undrift.data.tables.read import Table
 from undrift.errors import DataError, UndriftError
 from undrift.federation import (
     Centre,
-    FederatedExperiment,
     InProcess,
     TableSite,
     agree_columns,
@@ -26,38 +25,6 @@ from undrift.federation.columns import COLUMNS
 from undrift.federation.messages import CensusRequest, Refusal, SiteMessage, decode, encode
 
 pandas = pytest.importorskip("pandas")
-NAMES = ["east", "north", "west"]
-OPTIONS: dict[str, Any] = {
-    "loss": F.cross_entropy,
-    "work": ud.Steps(3),
-    "batch_size": 10,
-    "rounds": 3,
-    "seed": 3,
-}
-
-
-def frame_of(i: int) -> Any:
-    rng = np.random.default_rng(i)
-    rows = 50 + 13 * i
-    age = rng.normal(40 + 8 * i, 6, rows)
-    return pandas.DataFrame(
-        {
-            "age": age,
-            "ward": rng.choice(["a", "b", NAMES[i]], rows),
-            "visits": rng.integers(0, 30, rows),
-            "died": np.where(age + rng.normal(0, 4, rows) > 50, "yes", "no"),
-        }
-    )
-
-
-def table_of(i: int, **options: Any) -> Table:
-    return Table.read(frame_of(i), target="died", alone=False, **options)
-
-
-def experiment_of(columns: Preprocessing) -> FederatedExperiment:
-    torch.manual_seed(0)
-    net = torch.nn.Linear(len(columns.features), len(columns.target.classes))
-    return FederatedExperiment(algorithm=ud.Scaffold(lr=0.1), model=net, **OPTIONS)
 
 
 def sites(folder: Path) -> list[TableSite]:

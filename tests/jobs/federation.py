@@ -1,18 +1,19 @@
 """Programs of the tests of federations: a site and a centre as processes of their own.
 
 python -m tests.jobs.federation site FOLDER NUMBER [MOMENT WRITE | bad WHAT]
-python -m tests.jobs.federation centre FOLDER DEADLINE QUORUM [MOMENT WRITE]
+python -m tests.jobs.federation centre FOLDER DEADLINE QUORUM [MOMENT WRITE | twice NAME]
 
 With a moment, before, inside or after, the process kills itself then at one of its writes. A bad
-site has another experiment or version, or sends something else in round 2.
+site has another experiment or version, or sends something else in round 2. A centre may hear the
+uploads of one site twice, as it would where a transport asks again for what has arrived.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from undrift.errors import UndriftError
 from undrift.federation import Centre, Site, SiteServer, SocketTransport, sealed, sockets
 from undrift.federation import site as module
 from undrift.federation.messages import ExchangeRequest, decode
+from undrift.federation.transport import Arrived
 from undrift.files import part_of
 
 
@@ -48,8 +50,8 @@ def kill_at(moment: str, number: int) -> None:
 
 
 def reply_badly(what: str) -> None:
-    """Let this site send something else in round 2, or every reply twice."""
-    answer, send = sockets.answer, sockets.send_frame
+    """Let this site send something else in round 2."""
+    answer = sockets.answer
 
     def changed(site: Any, data: bytes) -> bytes:
         request, reply = decode(data).header, answer(site, data)
@@ -57,14 +59,19 @@ def reply_badly(what: str) -> None:
             return BAD[what][0](request, reply)[0]
         return reply
 
-    def send_twice(connection: socket.socket, reply: bytes) -> None:
-        send(connection, reply)
-        send(connection, reply)
+    sockets.answer = changed
 
-    if what == "twice":
-        sockets.send_frame = send_twice
-    else:
-        sockets.answer = changed
+
+class AskingTwice(SocketTransport):
+    """Brings the uploads of one site twice: its process computes and sends both."""
+
+    site = ""
+
+    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+        yield from super().ask(requests)
+        again = {name: data for name, data in requests.items() if name == self.site}
+        if any(isinstance(decode(data).header, ExchangeRequest) for data in again.values()):
+            yield from super().ask(again)
 
 
 def main() -> None:
@@ -79,6 +86,8 @@ def main() -> None:
             module.code_digest = lambda: "another"
         case ["bad", what]:
             reply_badly(what)
+        case ["twice", name]:
+            AskingTwice.site = name
         case [moment, write]:
             kill_at(moment, int(write))
     described = experiment(ud.Scaffold(lr=rate), rounds=6, work=ud.Steps(3))
@@ -90,7 +99,7 @@ def main() -> None:
         server.serve()
         return
     quorum, saved = float(sys.argv[4]), any((folder / "centre").glob("centre-*"))
-    transport = SocketTransport(folder / "sockets", deadline=float(sys.argv[3]))
+    transport = AskingTwice(folder / "sockets", deadline=float(sys.argv[3]))
     place = folder / "centre"
     try:
         centre = Centre(described, transport, checkpoint=place, resume=saved, quorum=quorum)

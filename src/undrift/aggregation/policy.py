@@ -8,6 +8,7 @@ from typing import Literal
 
 from undrift.aggregation.attacks import Attack
 from undrift.aggregation.robust import Aggregation
+from undrift.check import is_whole, require
 
 OnBad = Literal["stop", "drop"]
 HALF = 0.5  # of the cohort, the quorum where clients are dropped and none is given
@@ -32,6 +33,13 @@ class UploadPolicy:
     def holds(self) -> bool:
         """Return whether all uploads of a round must be in memory at the same time."""
         return self.on_bad == "drop" or self.aggregation is not None or self.attack is not None
+
+    def check(self, who: str) -> None:
+        """Raise `ValueError` unless the quorum is one."""
+        quorum = self.quorum
+        share = isinstance(quorum, float) and 0 < quorum <= 1
+        sound = quorum is None or share or (is_whole(quorum) and quorum >= 1)
+        require(sound, who, "quorum as a share in (0, 1] or a number >= 1", quorum)
 
     def needed(self, drawn: int) -> int:
         """Return how many uploads make a round of so many clients that were drawn."""

@@ -232,7 +232,12 @@ def run(
             observer=bar,
         )
         result = run_federation(
-            experiment, "federation", transport, options, newcomers=newcomer or ()
+            experiment,
+            "federation",
+            transport,
+            options,
+            newcomers=newcomer or (),
+            admitted=transport.admitted,
         )
     if result.trials and result.experiment is not None:
         comparison = result.comparison()

@@ -24,14 +24,13 @@ from undrift.runs.load import declared_columns
 from undrift.tasks import TaskKind, named_loss, task_kind
 from undrift.untrusted import LONGEST_TOML
 
-_DEFAULT_QUORUM = 0.5
 # What needs the data at one place, or what sites do not have.
 _REFUSED = {
     "data": ("availability", "validation", "train_samples", "test_samples"),
     "training": ("early_stopping", "aggregation", "attack"),
     "fleet": ("kind",),
     "evaluation": (
-        *("metrics", "samples", "train_loss", "sharpness", "client_metrics"),
+        *("metrics", "samples", "train_loss", "sharpness"),
         *("drift", "cka", "surface"),
     ),
     "engine": ("device", "precision", "threads", "compile"),
@@ -114,15 +113,6 @@ def federated_jobs(experiment: Experiment) -> list[FederatedJob]:
     """Return the trials of an experiment that `resolved` has returned."""
     form = sample_form(experiment)
     return [FederatedJob(job, _federated(job, form)) for job in jobs(experiment)]
-
-
-def quorum_of(experiment: Experiment) -> float:
-    """Return the share of a cohort that a round needs."""
-    quorum = experiment.training.quorum
-    if quorum is None:
-        return _DEFAULT_QUORUM
-    sites = len(experiment.federation.sites)
-    return min(1.0, quorum / sites) if isinstance(quorum, int) else quorum
 
 
 def _federated(job: Job, form: SampleForm) -> FederatedExperiment:

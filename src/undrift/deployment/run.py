@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from undrift.config.experiment import Experiment
 from undrift.deployment.plan import (
     FederatedJob,
     federated_jobs,
-    quorum_of,
     resolved,
     sample_form,
 )
@@ -54,10 +53,12 @@ def run_federation(
     options: RunOptions,
     *,
     newcomers: Sequence[str] = (),
+    admitted: Callable[[], Collection[str]] | None = None,
 ) -> ExperimentResult:
     """Run all trials of an experiment whose data are behind a transport.
 
-    `newcomers` are sites that go on as new ones because their state is lost.
+    `newcomers` are sites that go on as new ones because their state is lost. `admitted` returns the
+    sites that may take part; a site that is no longer among them leaves before the next round.
     """
     for text in options.track:
         parse_tracker(text, Path())
@@ -70,7 +71,8 @@ def run_federation(
             claim(folder, force=options.force, reads=options.reads, spelling=options.spelling)
             facts = {**environment(options.arguments), "code": code_digests(experiment.code)}
             describe(folder, experiment, facts)
-        trials, stopped = _run_all(planned, transport, recorder, options, newcomers)
+        changes = _SiteChanges(newcomers, admitted)
+        trials, stopped = _run_all(planned, transport, recorder, options, changes)
         return ExperimentResult(
             folder,
             experiment,
@@ -82,12 +84,19 @@ def run_federation(
         )
 
 
+class _SiteChanges(NamedTuple):
+    """Says which sites come and go during a run."""
+
+    newcomers: Sequence[str]  # at a resume
+    admitted: Callable[[], Collection[str]] | None  # at any time, None for everybody
+
+
 def _run_all(
     planned: Sequence[FederatedJob],
     transport: SiteTransport,
     recorder: Recorder,
     options: RunOptions,
-    newcomers: Sequence[str],
+    changes: _SiteChanges,
 ) -> tuple[list[Trial], int]:
     observer, done = options.observer, []
     earlier = {each.job.name: recorder.earlier(each.job) for each in planned}
@@ -99,7 +108,7 @@ def _run_all(
             done.append(ended[each.job.name])
             continue
         try:
-            trial = _FederatedTrial(each, transport, recorder, options, newcomers).finish()
+            trial = _FederatedTrial(each, transport, recorder, options, changes).finish()
         except KeyboardInterrupt as interrupt:
             unfinished = recorder.earlier(each.job)
             command = options.spelling.resume(recorder.folder, search=False)
@@ -120,7 +129,7 @@ class _FederatedTrial:
         transport: SiteTransport,
         recorder: Recorder,
         options: RunOptions,
-        newcomers: Sequence[str],
+        changes: _SiteChanges,
     ) -> None:
         self._job, self._recorder, self._observer = planned.job, recorder, options.observer
         folder = recorder.folder / CHECKPOINTS / planned.job.name
@@ -128,11 +137,12 @@ class _FederatedTrial:
         self._centre = Centre(
             planned.experiment,
             transport,
-            quorum=quorum_of(planned.job.experiment),
+            quorum=planned.job.experiment.training.quorum,
             checkpoint=folder,
             resume=resume,
         )
-        for name in newcomers if resume else ():
+        self._admitted = changes.admitted
+        for name in changes.newcomers if resume else ():
             self._centre.renew(name)
         trial = new_trial(planned.job)
         members = self._centre.ledger.members
@@ -158,8 +168,10 @@ class _FederatedTrial:
         begun = Begun(algorithm, EXECUTION, 1, tests, centre.round, journal.moved)
         self._observer.begin(self._job, begun)
         try:
+            self._dismiss()
             for record in centre:
                 self._add(record)
+                self._dismiss()
                 self._admit()
             return self._end("finished")
         except DivergenceError as error:
@@ -175,6 +187,14 @@ class _FederatedTrial:
         self._observer.add(self._job, record)
         for site, reason in self._centre.left_out.items():
             self._observer.note(self._job, f"round {record.round} without {site}: {reason}")
+        for site, reason in self._centre.untested.items():
+            self._observer.note(self._job, f"round {record.round} tested without {site}: {reason}")
+
+    def _dismiss(self) -> None:
+        """Let sites leave that may no longer take part."""
+        if self._admitted is not None and self._centre.round < self._centre.rounds:
+            for name in self._centre.leave_but(self._admitted()):
+                self._observer.note(self._job, f"{name} leaves, since its key is gone.")
 
     def _admit(self) -> None:
         """Let sites that have connected since take part from the next round on."""

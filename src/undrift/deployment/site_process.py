@@ -26,7 +26,7 @@ from undrift.deployment.plan import federated_jobs, resolved, sample_form
 from undrift.deployment.site import ERROR
 from undrift.errors import DataError, UndriftError, first_line
 from undrift.federation import FederatedExperiment, Site, SiteServer
-from undrift.federation.messages import Header, Refusal, SiteMessage
+from undrift.federation.messages import LONGEST_TEXT, Header, Refusal, SiteMessage
 from undrift.runs.load import load_clients, load_dataset
 
 
@@ -103,7 +103,7 @@ class SiteHost:
                 f"Site {self._name} needs requests of the experiment {accepted}, which its "
                 f"operator has accepted, got {str(wanted)[:40]}; compare the files."
             )
-            return SiteMessage(Refusal(reason=reason[:2000]))
+            return SiteMessage(Refusal(reason=reason[:LONGEST_TEXT]))
         return self._site(experiment.digest).answer(message)
 
     def _new_site(self, digest: str) -> Site:
@@ -115,6 +115,7 @@ class SiteHost:
             name=self._name,
             steps=self._steps,
             seconds=self._seconds,
+            say=self._say,
         )
 
 

@@ -64,6 +64,10 @@ class RelayTransport:
             except OSError:
                 self._lose()
 
+    def admitted(self) -> list[str]:
+        """Return the names of the sites that have a key, whether they are connected or not."""
+        return sorted(self._current_keys())
+
     def wait(self, names: list[str]) -> None:
         """Return when all of these sites are connected, or raise after the patience."""
         end = time.monotonic() + self._patience
@@ -86,7 +90,8 @@ class RelayTransport:
         while left and time.monotonic() < end:
             try:
                 for key, data in self._replies(left, end):
-                    if left.pop(key, None) is not None:
+                    left.pop(key, None)
+                    if key in names:
                         yield Arrived(names[key], data)
                 return
             except OSError:

@@ -200,13 +200,9 @@ def check_federated(request: SimulationRequest) -> None:
 def upload_policy(request: SimulationRequest) -> UploadPolicy:
     """Return what is done with uploads; raise where the method or the options do not allow it."""
     require_choice("simulate", "on_bad", request.on_bad, get_args(OnBad))
-    quorum = request.quorum
-    share = isinstance(quorum, float) and 0 < quorum <= 1
-    sound = quorum is None or share or (is_whole(quorum) and quorum >= 1)
-    require(sound, "simulate", "quorum as a share in (0, 1] or a number >= 1", quorum)
-    policy = UploadPolicy(
-        request.on_bad, quorum, robust.parse(request.aggregation), attacks.parse(request.attack)
-    )
+    aggregation, attack = robust.parse(request.aggregation), attacks.parse(request.attack)
+    policy = UploadPolicy(request.on_bad, request.quorum, aggregation, attack)
+    policy.check("simulate")
     algorithm, name = request.algorithm, type(request.algorithm).__name__
     if isinstance(algorithm, Peer):
         usual = policy == UploadPolicy()

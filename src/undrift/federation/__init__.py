@@ -1,7 +1,8 @@
 """Training on data that stay at their sites: a centre, sites, and a transport between them."""
 
-from undrift.federation.centre import Centre, SiteScore
+from undrift.federation.centre import Centre
 from undrift.federation.columns import TableAgreement, TableSite, agree_columns
+from undrift.federation.evaluation import SiteEvaluation, SiteScore
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.site import Site
 from undrift.federation.sockets import SiteServer, SocketTransport
@@ -12,6 +13,7 @@ __all__ = [
     "FederatedExperiment",
     "InProcess",
     "Site",
+    "SiteEvaluation",
     "SiteScore",
     "SiteServer",
     "SiteTransport",

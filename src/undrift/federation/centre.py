@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from undrift import tree
+from undrift.aggregation.policy import UploadPolicy
 from undrift.aggregation.validation import UsualSizes
-from undrift.check import require
 from undrift.core import Vector
 from undrift.engine import participation as laws
 from undrift.engine.participation import Floats
 from undrift.engine.plan import Plan, Planner, mean_steps
 from undrift.errors import DivergenceError, UndriftError
 from undrift.federation.checkpoints import CentreCheckpoints, CentreState
+from undrift.federation.evaluation import SiteEvaluation, SiteScore, evaluate
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.members import Ledger
-from undrift.federation.messages import EvaluationReply, EvaluationRequest, SiteMessage, encode
-from undrift.federation.replies import Replies, census_of
+from undrift.federation.replies import census_of
 from undrift.federation.round import Outcome, RoundCost, RoundSetting, run_round
 from undrift.federation.transport import SiteTransport
 from undrift.models.layout import Layout, sha256
@@ -38,24 +38,11 @@ from undrift.optim.schedules import resolve
 from undrift.results.record import Record, Totals
 
 
-class SiteScore(NamedTuple):
-    """Holds what one site found when it evaluated the model."""
-
-    loss: float
-    accuracy: float | None
-    samples: int
-
-    @classmethod
-    def of(cls, reply: EvaluationReply) -> SiteScore:
-        """Return the means of a site's sums."""
-        accuracy = None if reply.hits is None else reply.hits / reply.samples
-        return cls(reply.loss / reply.samples, accuracy, reply.samples)
-
-
 class Centre(Iterator[Record]):
     """Runs the server's half of an experiment and yields a record after each round.
 
-    `quorum` is the share of a cohort that must be counted for a round to change the model.
+    `quorum` is the share (float) or the number (int) of a cohort's sites that must be counted for a
+    round to change the model, half of them by default.
     `checkpoint` is the folder from which `resume=True` goes on.
     """
 
@@ -64,12 +51,13 @@ class Centre(Iterator[Record]):
         experiment: FederatedExperiment,
         transport: SiteTransport,
         *,
-        quorum: float = 0.5,
+        quorum: float | int | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = False,
     ) -> None:
-        require(0 <= quorum <= 1, "A federation", "a quorum between 0 and 1", quorum)
-        self.experiment, self._transport, self._quorum = experiment, transport, quorum
+        self.experiment, self._transport = experiment, transport
+        self._policy = UploadPolicy("drop", quorum)
+        self._policy.check("A federation")
         self._layout = Layout.of(experiment.model)
         self.x0 = self._layout.gather(experiment.model)
         self.state: Any = resolve(experiment.algorithm, 0).init(self.x0.clone())
@@ -81,6 +69,7 @@ class Centre(Iterator[Record]):
         self.record: Record | None = None
         self.left_out: dict[str, str] = {}  # of the last round: site and reason
         self.site_scores: dict[str, SiteScore] = {}  # of the last evaluation
+        self.untested: dict[str, str] = {}  # of the last round's evaluation: site and reason
         self._checkpoints = None if checkpoint is None else CentreCheckpoints(Path(checkpoint))
         if resume:
             self._resume()
@@ -123,6 +112,14 @@ class Centre(Iterator[Record]):
         """Let a site take part no longer, from the next round on."""
         self.ledger = self.ledger.without(name, self.round)
 
+    def leave_but(self, names: Collection[str]) -> list[str]:
+        """Let all sites leave but those named and those that have just joined; return who left."""
+        members = [self.ledger.members[i] for i in self.ledger.present(self.round)]
+        gone = [m.name for m in members if m.name not in names and m.joined < self.round]
+        for name in gone:
+            self.leave(name)
+        return gone
+
     def renew(self, name: str) -> None:
         """Let a site whose state is lost go on as a newcomer."""
         self.leave(name)
@@ -149,12 +146,11 @@ class Centre(Iterator[Record]):
         self.state, self.ledger = outcome.server, outcome.ledger
         self.round += 1
         trained = time.perf_counter()
-        loss, accuracy = self.evaluate() if self._evaluation_due else (None, None)
+        self.untested = {}
+        tested = self.evaluate().fields() if self._evaluation_due else {}
         record = Record(
             round=self.round,
             clients=outcome.counted,
-            loss=loss,
-            accuracy=accuracy,
             bytes_up=cost.bytes_up,
             bytes_down=cost.bytes_down,
             gradients=cost.gradients,
@@ -163,6 +159,7 @@ class Centre(Iterator[Record]):
             evaluation_seconds=time.perf_counter() - trained,
             missed=len(plan.ids) - outcome.counted,
             dropped=self.left_out or None,
+            **{"loss": None, "accuracy": None, **tested},
         )
         self.totals.add(record)
         self.record = record
@@ -223,7 +220,7 @@ class Centre(Iterator[Record]):
             x0=self.x0,
             sizes=tuple(math.prod(shape) for shape in self._layout.shapes),
             width=width,
-            needed=max(1, math.ceil(self._quorum * len(plan.ids))),
+            needed=self._policy.needed(len(plan.ids)),
             usual_sizes=self._usual_sizes,
         )
         outcome = run_round(setting, server, plan, cost)
@@ -243,24 +240,12 @@ class Centre(Iterator[Record]):
         known_weights: Floats = np.where(known, weights, 0) / math.fsum(weights[known])
         return known_weights
 
-    def evaluate(self) -> tuple[float | None, float | None]:
-        """Return loss and accuracy of the model over the samples of all sites that answer."""
+    def evaluate(self) -> SiteEvaluation:
+        """Return what the sites find about the model, each on its own samples."""
         t = max(0, self.round - 1)
-        clients = {self.ledger.members[i].name: i for i in self.ledger.present(t)}
-        digest = self.experiment.digest
-        requests = {
-            name: encode(SiteMessage(EvaluationRequest(experiment=digest, client=i, t=t), [self.x]))
-            for name, i in clients.items()
-        }
-        replies = Replies(self._transport.ask(requests), clients)
-        found = {name: header for name, header, _ in replies.of(EvaluationReply)}
-        self.site_scores = {name: SiteScore.of(reply) for name, reply in found.items()}
-        samples = sum(reply.samples for reply in found.values())
-        if not samples:
-            return None, None
-        loss = math.fsum(reply.loss for reply in found.values()) / samples
-        hits = [reply.hits for reply in found.values() if reply.hits is not None]
-        return loss, math.fsum(hits) / samples if len(hits) == len(found) else None
+        found = evaluate(self._transport, self.experiment.digest, self.ledger, t, self.x)
+        self.site_scores, self.untested = found.scores, dict(found.left_out)
+        return found
 
     def _resume(self) -> None:
         if self._checkpoints is None:

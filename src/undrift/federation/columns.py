@@ -19,10 +19,10 @@ from torch import Tensor
 from undrift.data.clients import Clients
 from undrift.data.dataset import Dataset
 from undrift.data.tables.fit import Missing, agree
-from undrift.data.tables.preprocessing import Preprocessing
+from undrift.data.tables.preprocessing import NumberColumn, Preprocessing
 from undrift.data.tables.read import Table
 from undrift.data.tables.statistics import TableStatistics
-from undrift.errors import UndriftError, first_line
+from undrift.errors import DataError, UndriftError
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.messages import (
     AgreedColumns,
@@ -36,6 +36,7 @@ from undrift.federation.messages import (
     decode,
     encode,
 )
+from undrift.federation.refusals import RequestError, Say, log_at_site, refusal
 from undrift.federation.site import Site
 from undrift.federation.transport import SiteTransport
 from undrift.files import write_atomic
@@ -69,16 +70,18 @@ class TableSite:
         name: str,
         steps: int | None = None,
         seconds: float | None = None,
+        say: Say = log_at_site,
     ) -> None:
         self.table, self.name = table, name
         self.digest = columns_digest(table.target, table.task, table.missing)
         self._folder, self._experiment_of = Path(folder), experiment_of
-        self._steps, self._seconds = steps, seconds
+        self._steps, self._seconds, self._say = steps, seconds, say
         self.columns: Preprocessing | None = None
         self._site: Site | None = None
+        self._misfit = False  # whether columns that were told did not fit the table
         kept = self._folder / COLUMNS
         if kept.is_file():
-            self._begin(Preprocessing.from_json(kept.read_text()))
+            self._begin(_plain_columns(kept.read_text()))
 
     def answer(self, message: SiteMessage) -> SiteMessage:
         """Return the reply to a request; what cannot be done is a refusal with its reason."""
@@ -89,20 +92,20 @@ class TableSite:
                 return self._statistics()
             if isinstance(header, AgreedColumns):
                 self._require_digest(header.experiment)
-                return self._take(Preprocessing.from_json(_text(message.tensors)))
+                return self._take(_plain_columns(_text(message.tensors)))
             if self._site is None:
-                raise UndriftError(
+                raise RequestError(
                     f"Site {self.name} needs columns that all sites have agreed on, got none yet; "
                     "let the centre agree on them first."
                 )
         except (UndriftError, ValueError) as error:
-            return SiteMessage(Refusal(reason=first_line(error)[:2000]))
+            return refusal(self.name, error, self._say)
         return self._site.answer(message)
 
     def _statistics(self) -> SiteMessage:
         statistics = self.table.statistics
         if statistics is None:
-            raise UndriftError(
+            raise RequestError(
                 f"Site {self.name} needs a table whose columns are not declared, got declared "
                 "ones, about which there is nothing to agree."
             )
@@ -110,11 +113,20 @@ class TableSite:
 
     def _take(self, columns: Preprocessing) -> SiteMessage:
         if self.columns is None:
+            self._require_own(columns)
+            if self._misfit:
+                # Whether columns fit says something of the cells, so nobody may try many of them.
+                raise RequestError(
+                    f"Site {self.name} needs columns that fit its table, got some that do not, and "
+                    "takes no others until its operator starts it again."
+                )
+            self._misfit = True
             self._begin(columns)
+            self._misfit = False
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomic(self._folder / COLUMNS, columns.to_json().encode())
         elif columns.digest != self.columns.digest:
-            raise UndriftError(
+            raise RequestError(
                 f"Site {self.name} needs the columns that it has begun with, got others; "
                 f"{COLUMNS} in its folder has them."
             )
@@ -133,12 +145,31 @@ class TableSite:
             name=self.name,
             steps=self._steps,
             seconds=self._seconds,
+            say=self._say,
         )
         self.columns = columns
 
+    def _require_own(self, columns: Preprocessing) -> None:
+        """Raise unless the columns are those that the operator has offered for training."""
+        table = self.table
+        offered = {} if table.statistics is None else table.statistics.columns
+        for column in columns.columns if table.statistics is not None else ():
+            name, number = column.names[0], isinstance(column, NumberColumn)
+            kind = "number" if number else "category"
+            if name not in offered or offered[name].kind not in (None, kind):
+                raise RequestError(
+                    f"Site {self.name} needs columns that its table offers, got {name[:40]!r} as "
+                    f"a {kind}; compare the files."
+                )
+        if columns.target.name != table.target:
+            raise RequestError(
+                f"Site {self.name} needs columns that predict {table.target!r}, got a target "
+                f"{columns.target.name[:40]!r}; compare the files."
+            )
+
     def _require_digest(self, digest: str) -> None:
         if digest != self.digest:
-            raise UndriftError(
+            raise RequestError(
                 f"Site {self.name} needs a request for columns that predict "
                 f"{self.table.target!r}, as its operator has accepted, got another; compare the "
                 "files."
@@ -198,6 +229,14 @@ def _ask(
     if missing:
         raise UndriftError(f"Columns need an answer of every site, got none of {missing}.")
     return [found[name] for name in names]
+
+
+def _plain_columns(text: str) -> Preprocessing:
+    """Return columns of numbers and categories; anything else would name code for the site."""
+    try:
+        return Preprocessing.from_json(text, archives=False)
+    except DataError as error:
+        raise RequestError(str(error)) from error
 
 
 def _bytes(text: str) -> Tensor:

@@ -20,17 +20,20 @@ from undrift.errors import UndriftError
 
 NO_VERSION = -1  # of a client whose state nobody has counted yet
 HEADER_BYTES = 2**16  # of JSON; names and numbers need far fewer
+LONGEST_TEXT = 2000  # characters of a reason or a name
 MAGIC = "undrift-federation-1"
 
 Stage = Literal["answer", "upload"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Text = Annotated[str, Field(max_length=2000)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 
 
 class Header(BaseModel):
     """Is the part of a message that says what its tensors are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants"
+    )
 
 
 class CensusRequest(Header):
@@ -88,7 +91,7 @@ class ExchangeReply(Header):
     attempt: Count
     gradients: Count
     samples: Count
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     next_steps: Annotated[int, Field(ge=1, le=2**31)] | None = None
 
 

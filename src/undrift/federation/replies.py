@@ -38,18 +38,26 @@ class Reply(NamedTuple, Generic[H]):
 
 
 class Replies:
-    """Reads what arrives from the named clients; `left_out` has the reason for each that fails."""
+    """Reads what arrives from the named clients.
+
+    `left_out` has the reason for each client that fails, `repeated` those of which more came than
+    what counts.
+    """
 
     def __init__(self, arrived: Iterable[Arrived], clients: Mapping[str, int]) -> None:
         self._arrived, self._clients = arrived, clients
         self.left_out: dict[str, str] = {}
+        self.repeated: dict[str, str] = {}
 
     def of(self, kind: type[H]) -> Iterator[Reply[H]]:
         """Yield the first reply of each site that is of this kind and of its own client."""
         heard = set()
         for name, data in self._arrived:
-            if name not in self._clients or name in heard:
-                continue  # Nobody asked the site, or it has answered already.
+            if name not in self._clients:
+                continue  # Nobody asked the site.
+            if name in heard:
+                self.repeated[name] = "a second reply, which does not count"
+                continue
             try:
                 header, tensors = decode(data)
             except MessageError as error:

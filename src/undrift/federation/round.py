@@ -148,7 +148,7 @@ class _Attempt:
         for i, reason in self._bad(stage, plan, uploads).items():
             replies.left_out[setting.ledger.members[i].name] = reason
             del uploads[i]
-        self.left_out |= replies.left_out
+        self.left_out |= replies.repeated | replies.left_out
         bad = {names[name] for name in replies.left_out}
         self.sound = [i for i in self.sound if i not in bad]
         self._counted |= dict.fromkeys(uploads, 2 * plan.t + (stage == "upload"))

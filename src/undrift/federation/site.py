@@ -27,7 +27,7 @@ from undrift.engine.processes.rendezvous import code_digest
 from undrift.engine.settings import ExecutionOptions, ExecutionRequest
 from undrift.engine.tuning.probe import inspect
 from undrift.engine.tuning.select import Workload, choose_execution
-from undrift.errors import UndriftError, first_line
+from undrift.errors import UndriftError
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.forms import read_request, require_form, state_form
 from undrift.federation.messages import (
@@ -39,10 +39,10 @@ from undrift.federation.messages import (
     ExchangeRequest,
     Header,
     LostState,
-    Refusal,
     SiteCensus,
     SiteMessage,
 )
+from undrift.federation.refusals import RequestError, Say, log_at_site, refusal
 from undrift.federation.states import StateStore
 from undrift.gradients.losses import plain_loss
 from undrift.gradients.task import Task
@@ -55,7 +55,8 @@ class Site:
 
     `data` has exactly one client; its test set, if there is one, is this site's own. `folder` keeps
     the client's states. Where the site chooses K_i itself, `steps` is that number, or `seconds` is
-    the time that its local steps may take; otherwise the experiment's work decides.
+    the time that its local steps may take; otherwise the experiment's work decides. `say` writes to
+    the site's own log what the centre must not read.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Site:
         name: str,
         steps: int | None = None,
         seconds: float | None = None,
+        say: Say = log_at_site,
     ) -> None:
         require_own_work(steps, seconds)
         if len(data) != 1:
@@ -79,7 +81,7 @@ class Site:
         self._zeros = torch.zeros(self._task.layout.size, dtype=self._task.layout.dtype)
         inputs, targets = self._task.cast(data.inputs), self._task.cast(data.targets)
         self._samples = ClientSamples(inputs, targets, [np.arange(len(targets), dtype=np.int64)])
-        self._steps, self._seconds = steps, seconds
+        self._steps, self._seconds, self._say = steps, seconds, say
 
     def answer(self, message: SiteMessage) -> SiteMessage:
         """Return the reply to a request; what cannot be done is a refusal with its reason."""
@@ -92,9 +94,9 @@ class Site:
                 return self.exchange(header, message.tensors)
             if isinstance(header, EvaluationRequest):
                 return self.evaluate(header, message.tensors)
-            raise UndriftError(f"A site needs a request, got a message of kind {header!r:.80}.")
+            raise RequestError(f"A site needs a request, got a message of kind {header!r:.80}.")
         except (UndriftError, ValueError) as error:
-            return SiteMessage(Refusal(reason=first_line(error)[:2000]))
+            return refusal(self.name, error, self._say)
 
     def census(self) -> SiteCensus:
         """Return who the site is; of its samples it tells their number and their form."""
@@ -118,9 +120,14 @@ class Site:
         The new state is on disk before this returns.
         """
         start = time.perf_counter()
+        if not header.keep <= header.base < header.version:
+            raise RequestError(
+                f"Site {self.name} needs to keep the version that it starts from and to write a "
+                f"later one, got keep {header.keep}, base {header.base}, version {header.version}."
+            )
         algorithm = resolve(self.experiment.algorithm, header.t)
         if header.stage == "answer" and not isinstance(algorithm, Prelude):
-            raise UndriftError(f"{type(algorithm).__name__} has one exchange a round, got another.")
+            raise RequestError(f"{type(algorithm).__name__} has one exchange a round, got another.")
         incoming = read_request(algorithm, self._zeros, header, tensors)
         state = incoming.new_state
         if header.base != NO_VERSION:
@@ -211,7 +218,7 @@ class Site:
     def _require_experiment(self, header: Header) -> None:
         wanted = getattr(header, "experiment", None)
         if wanted != self.experiment.digest:
-            raise UndriftError(
+            raise RequestError(
                 f"Site {self.name} needs requests of the experiment {self.experiment.digest}, "
                 f"which its operator has accepted, got {str(wanted)[:40]}; compare the files."
             )

@@ -17,7 +17,8 @@ from pathlib import Path
 from undrift.check import require_positive
 from undrift.errors import UndriftError
 from undrift.federation.frames import receive_frame, send_frame
-from undrift.federation.messages import MessageError, Refusal, SiteMessage, encode
+from undrift.federation.messages import MessageError, encode
+from undrift.federation.refusals import log_at_site, refusal
 from undrift.federation.transport import Answering, Arrived, answer
 
 IDLE = 60.0  # seconds after which a silent connection is closed
@@ -59,7 +60,7 @@ class SiteServer:
             try:
                 reply = answer(self.site, request)
             except MessageError as error:
-                reply = encode(SiteMessage(Refusal(reason=str(error)[:2000])))
+                reply = encode(refusal("", error, log_at_site))
             send_frame(connection, reply)
 
 

@@ -14,6 +14,7 @@ from undrift.errors import optional
 from undrift.files import write_atomic
 from undrift.report.comparison import Comparison
 from undrift.report.curves import for_script
+from undrift.report.page_sites import at_sites
 from undrift.report.page_tables import over_clients, primary, results, to_target
 from undrift.report.partition_map import partition_map
 from undrift.report.summary import endings, summary
@@ -43,6 +44,7 @@ def page(comparison: Comparison) -> str:
         results=results(comparison),
         targets=_targets(comparison),
         over_clients=over_clients(comparison),
+        at_sites=at_sites(comparison),
         endings=endings(comparison),
         settings={label: trials[0].settings for label, trials in comparison.methods.items()},
         partition=partition,

@@ -20,6 +20,8 @@ NESTED = (
     "lower",
     "client_metrics",
     "client_samples",
+    "site_scores",
+    "untested",
 )  # no numbers
 CLIENTS = "client_"  # begins the name of a figure over clients, such as client_accuracy_worst
 VALIDATION = "validation_"  # begins the name of a metric on validation samples
@@ -71,6 +73,10 @@ class Record:
     # their number and that of the others; and which of the clients' samples were taken.
     client_metrics: Mapping[str, Mapping[str, float]] | None = field(default=None, kw_only=True)
     client_samples: str | None = field(default=None, kw_only=True)
+    # The next two fields are of a federation's tests: by site its loss, accuracy and samples, and
+    # the sites whose sums did not come or cannot be right, with the reason.
+    site_scores: Mapping[str, Mapping[str, float | None]] | None = field(default=None, kw_only=True)
+    untested: Mapping[str, str] | None = field(default=None, kw_only=True)
     # CKA is the mean over layers and pairs of clients, and None unless a tap measures it.
     cka: float | None = field(default=None, kw_only=True)
 

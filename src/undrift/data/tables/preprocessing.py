@@ -202,10 +202,11 @@ class Preprocessing:
         return json.dumps({"form": FORM, "columns": columns, "target": asdict(self.target)})
 
     @classmethod
-    def from_json(cls, text: str, *, trust: bool = False) -> Preprocessing:
+    def from_json(cls, text: str, *, trust: bool = False, archives: bool = True) -> Preprocessing:
         """Return what `to_json` has written, or raise `DataError`.
 
-        `trust` lets a transformer of one's own have types that skops does not know.
+        `trust` lets a transformer of one's own have types that skops does not know; without
+        `archives` there must be none, so that nothing but numbers and texts is read.
         """
         try:
             values = parse_json(text)
@@ -218,7 +219,8 @@ class Preprocessing:
                 _finite(aim["mean"]),
                 _scale(aim["scale"]),
             )
-            return cls(tuple(_column(each, trust) for each in values["columns"]), target)
+            columns = tuple(_column(each, trust, archives) for each in values["columns"])
+            return cls(columns, target)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
                 f"Preprocessing needs JSON as undrift writes it, got an error: {error}; export the "
@@ -240,19 +242,20 @@ def _values(column: Column) -> dict[str, Any]:
     return {"kind": kind, **asdict(column)}
 
 
-def _column(values: dict[str, Any], trust: bool) -> Column:
+def _column(values: dict[str, Any], trust: bool, archives: bool) -> Column:
     kind, fill = values["kind"], values.get("fill")
     if kind == "number":
         mean, scale = _finite(values["mean"]), _scale(values["scale"])
         return NumberColumn(
             _text(values["name"]), mean, scale, None if fill is None else _finite(fill)
         )
-    if kind == "skops":
+    if kind == "skops" and archives:
         names, features = (tuple(map(str, values[key])) for key in ("names", "features"))
         archive = base64.b64decode(values["archive"], validate=True)
         return TransformedColumns.read(names, features, archive, trust=trust)
     if kind != "category":
-        raise ValueError(f"columns of kind number, category or skops, got {str(kind)[:20]!r}")
+        known = "number, category or skops" if archives else "number or category"
+        raise ValueError(f"columns of kind {known}, got {str(kind)[:20]!r}")
     categories = tuple(map(str, values["categories"]))
     return CategoryColumn(_text(values["name"]), categories, None if fill is None else _text(fill))
 
