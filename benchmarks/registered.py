@@ -4,9 +4,10 @@
                                     [--picture docs/registered.svg]
 
 SCAFFOLD with 1,000 parameters, 1,000 clients a round, two samples a client, one step; states on
-disk and checkpoints by time, both at their defaults, one thread. Each line is a process of its own:
-10^3 clients, then 10^6. The process of the second is killed (SIGKILL) after half of its rounds and
-resumed by another, which must end with the hash of a run that nobody killed.
+disk, a checkpoint ten times (after every hundredth of 1,000 rounds), one thread. Each line is a
+process of its own: 10^3 clients, then 10^6. The process of the second is killed (SIGKILL) between
+two checkpoints in the middle and resumed by another, which must end with the hash of a run that
+nobody killed.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from benchmarks.soak import resident_bytes
 from torch import nn
 
 import undrift as ud
+from undrift.engine.checkpoint import store
 
 FEATURES, CLASSES, POOL, SAMPLES = 99, 10, 20_000, 2
 WARM_UP = 20
+SAVES = 10  # of a run
 
 
 def clients(registered: int) -> ud.Clients:
@@ -63,18 +66,19 @@ def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]
         kernels=False,
         evaluation=ud.EvaluationOptions(every=rounds),
         checkpoint=folder,
-        checkpoint_every=None,
+        checkpoint_every=max(1, rounds // SAVES),
         resume=folder if folder.exists() and any(folder.glob("round-*")) else None,
     )
     start = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     first, seconds, cpus, memory = started.round, [], [], []
+    saves: set[int] = set()
     for record in started:
         if record.round == kill:
-            started.save()
             os.kill(os.getpid(), signal.SIGKILL)
         now = time.process_time()
         cpus.append(now - cpu)
         cpu = now
+        saves.update(number for number in store.saved_rounds(folder) if number > first)
         seconds.append(record.seconds)
         memory.append(resident_bytes() / 1e9)
     return {
@@ -84,6 +88,8 @@ def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]
         "start_cpu": start["cpu"],
         "round_wall": statistics.median(seconds[WARM_UP:]),
         "round_cpu": statistics.median(cpus[WARM_UP:]),
+        "mean_cpu": statistics.mean(cpus[WARM_UP:]),  # with the saves
+        "saves": sorted(saves),
         "cpus": cpus,
         "memory_gb": memory,
         "all_seconds": sum(seconds),
@@ -141,11 +147,12 @@ def main() -> None:
         print(json.dumps(run(int(registered), int(rounds), Path(folder), int(kill))))
         return
     rounds, most = options.rounds, options.registered
+    kill = rounds // 2 + rounds // SAVES // 2
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         few = in_process(1000, rounds, folder / "few", 0)
         many = in_process(most, rounds, folder / "many", 0)
-        killed = in_process(most, rounds, folder / "killed", rounds // 2)
+        killed = in_process(most, rounds, folder / "killed", kill)
         resumed = in_process(most, rounds, folder / "killed", 0)
     assert killed is None, "it ended before it was killed"
     if few is None or many is None or resumed is None:
@@ -154,15 +161,17 @@ def main() -> None:
         print(
             f"{line['registered']:>8} clients, from round {line['first_round']}: start "
             f"{line['start_wall']:.2f} s ({line['start_cpu']:.2f} s of CPU), round "
-            f"{1e3 * line['round_wall']:.1f} ms ({1e3 * line['round_cpu']:.1f} ms of CPU), peak "
+            f"{1e3 * line['round_wall']:.1f} ms ({1e3 * line['round_cpu']:.1f} ms of CPU, "
+            f"{1e3 * line['mean_cpu']:.1f} on average with {len(line['saves'])} saves), peak "
             f"{line['peak_gb']:.2f} GB, {line['states']} states, {line['disk_gb']:.2f} GB on disk"
         )
-    ratios = [many[name] / few[name] for name in ("round_wall", "round_cpu")]
-    print(f"A round of many costs {ratios[0]:.2f} times that of few ({ratios[1]:.2f} of CPU).")
-    same = many["model_sha256"] == resumed["model_sha256"]
+    ratios = [many[name] / few[name] for name in ("round_wall", "round_cpu", "mean_cpu")]
     print(
-        f"Killed after round {rounds // 2} and resumed: {'the same' if same else 'ANOTHER'} hash."
+        f"A round of many costs {ratios[0]:.2f} times that of few ({ratios[1]:.2f} of CPU time, "
+        f"{ratios[2]:.2f} with the saves)."
     )
+    same = many["model_sha256"] == resumed["model_sha256"]
+    print(f"Killed in round {kill} and resumed: {'the same' if same else 'ANOTHER'} hash.")
     if options.json is not None:
         options.json.write_text(json.dumps([few, many, resumed], indent=1) + "\n")
     if options.picture is not None:

@@ -17,6 +17,9 @@ PAGES = sorted(
 IMPORT = re.compile(r"^\s*from (undrift[\w.]*) import ([\w, ]+)", re.MULTILINE)
 DOTTED = re.compile(r"\bundrift\.([a-z_]+(?:\.[A-Za-z_]\w*)+)")
 SOURCE = re.compile(r"`((?:src/undrift|tests|undrift|engine|examples|benchmarks)/[\w/]+\.py)`")
+TEST = re.compile(
+    r"`(tests/[\w/]+\.py)?((?:::\w+)+)(?:\[[^`]*\])?`"
+)  # the file may be the last one's
 # Pages that website/ makes while the site is built, which checks the links to them.
 MADE = re.compile(r"(?:api|notebooks)/\w+\.md|(?:commands|experiment-file)\.md")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
@@ -62,3 +65,30 @@ def test_named_files_and_links_exist(page: Path) -> None:
 def test_pages_install_flower_as_the_error_does(name: str) -> None:
     text = (ROOT / "docs" / name).read_text()
     assert re.findall(r"[^\s`]*python3 -m venv \S+ && \S+ install [^\s`]*", text) == [RECIPE]
+
+
+def missing_tests(text: str) -> list[str]:
+    """Return the tests that a page names and that do not exist."""
+    missing: list[str] = []
+    file = ""
+    for named, parts in TEST.findall(text):
+        file = named or file
+        path = ROOT / file
+        source = path.read_text() if path.is_file() else ""
+        there = set(re.findall(r"^\s*(?:def|class) (\w+)", source, re.MULTILINE))
+        names = parts.removeprefix("::").split("::")
+        missing += [f"{file}::{name}" for name in names if name not in there]
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_named_tests_exist(page: Path) -> None:
+    assert missing_tests(page.read_text()) == []
+
+
+def test_a_named_test_that_is_missing_is_found() -> None:
+    here = "tests/test_docs.py"
+    assert missing_tests(f"`{here}::test_named_tests_exist`, `::test_gone`") == [
+        f"{here}::test_gone"
+    ]
+    assert missing_tests("`tests/gone.py::test_a`") == ["tests/gone.py::test_a"]

@@ -30,18 +30,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 import undrift as ud
 from undrift import models
 from undrift.config.experiment import Experiment
+from undrift.data import cache as parsed
 from undrift.data.formats.archive import read_archive
-from undrift.data.formats.cifar import read_cifar10
+from undrift.data.formats.cifar import read_cifar10, read_cifar100
 from undrift.data.formats.idx import read_idx
 from undrift.data.formats.images import decode
 from undrift.data.formats.imdb import read_imdb
 from undrift.data.formats.leaf import read_femnist, read_leaf_shakespeare
 from undrift.data.formats.libsvm import read_libsvm
 from undrift.data.formats.shakespeare import read_shakespeare
+from undrift.data.stored import Samples, Stored
 from undrift.data.tables.preprocessing import (
     CategoryColumn,
     NumberColumn,
@@ -56,7 +60,7 @@ from undrift.engine.processes.transport import announced_length, reserve
 from undrift.errors import UndriftError
 from undrift.federation import messages
 from undrift.federation.sealed import read_sealed, write_sealed
-from undrift.files import seal, unseal
+from undrift.files import seal, seal_file, unseal
 from undrift.fleet.roster import parse as parse_fleet
 from undrift.fleet.trace import Trace
 from undrift.optim import schedules
@@ -122,14 +126,15 @@ partition = "dirichlet:0.3"
 [training]
 rounds = 3
 participation = 0.5
+work = "steps:5"
+aggregation = "krum:2"
 [sweep.grid]
 "fedspeed.lr" = [0.1, 0.3]
 """
 
 
 def _experiment(data: bytes, folder: Path) -> None:
-    if b":" in data.replace(b'"dirichlet:', b"") or b".py" in data:
-        return  # such a name may be of a method that is imported, which is another matter
+    """Read the bytes as an experiment without trust, so that no code that it names is imported."""
     _file(lambda path: Experiment.read(path).to_toml(), "experiment.toml")(data, folder)
 
 
@@ -174,6 +179,24 @@ def _cifar_seeds() -> list[bytes]:
         "label_names": [f"class {i}" for i in range(10)],
     }
     return [pickle.dumps(content, protocol) for protocol in (2, 4, 5)]
+
+
+def _cifar_binary(data: bytes, folder: Path) -> None:
+    """Read the bytes as class names, two zeros, and a binary batch; all batches are the same."""
+    names, _, rows = data.partition(b"\0\0")
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "train", "test"):
+        (folder / f"{name}.bin").write_bytes(rows)
+    for name in ("batches.meta", "fine_label_names"):
+        (folder / f"{name}.txt").write_bytes(names)
+    (read_cifar100 if len(rows) % 3074 == 0 else read_cifar10)(folder)
+
+
+def _cifar_binary_seeds() -> list[bytes]:
+    def batches(labels: bytes, classes: int) -> bytes:
+        names = "\n".join(f"class {i}" for i in range(classes)).encode()
+        return names + b"\0\0" + 2 * (labels + bytes(3072))
+
+    return [batches(b"\3", 10), batches(b"\3\x20", 100)]
 
 
 def _mosaic(data: bytes, folder: Path) -> None:
@@ -414,8 +437,6 @@ def _parquet_seeds() -> list[bytes]:
 
 def _predicted(data: bytes, folder: Path) -> None:
     """Read the bytes as what a saved model says of its network and of its table."""
-    from safetensors.torch import save_file
-
     text = data.decode("utf-8", "replace")
     path = folder / "model.safetensors"
     network, table = text.split("\n", 1) if "\n" in text else (NETWORK, text)
@@ -442,6 +463,59 @@ def _sealed_seeds() -> list[bytes]:
         return [(Path(folder) / "a").read_bytes()[32:]]
 
 
+def _outer() -> ud.Outer:
+    return ud.Outer(torch.nn.Linear(2, 1), ud.Scaffold(lr=0.1), every=1)
+
+
+def _resumed(data: bytes, folder: Path) -> None:
+    """Read the bytes as the checkpoint of an Outer whose hash fits."""
+    path = folder / "outer-0000000001-rank-0.pt"
+    path.write_bytes(data)
+    seal_file(path)
+    _outer().resume(folder)
+
+
+def _resumed_seeds() -> list[bytes]:
+    outer = _outer()
+    parameters = outer.param_groups[0]["params"]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    outer.step()
+    with tempfile.TemporaryDirectory() as folder:
+        outer.save(folder, epoch=1)
+        (path,) = Path(folder).glob("outer-*.pt")
+        return [unseal(path.read_bytes(), path.name)]
+
+
+def _parsed(data: bytes, folder: Path) -> None:
+    """Read the bytes as parsed data as they are, and again with a digest that fits."""
+    path = folder / "a.safetensors"
+    path.write_bytes(data)
+    if parsed.read(path, "mark") is not None:
+        return
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    metadata["fingerprint"] = "mark"
+    metadata["digest"] = parsed._digest(tensors, metadata)
+    save_file(tensors, path, metadata)
+    parsed.read(path, "mark")
+
+
+def _parsed_seeds() -> list[bytes]:
+    train, test = (
+        Samples(np.zeros((2, 3), np.float32), np.array([0, 1]), np.array([0, 0])) for _ in range(2)
+    )
+    stored = Stored(train, test, 2, labels=("no", "yes"), names=("a",), vocabulary=("b",))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.safetensors"
+        parsed.write(path, "mark", stored)
+        return [path.read_bytes()]
+
+
 def _message_seeds() -> list[bytes]:
     header = messages.ExchangeReply(
         client=1, t=0, stage="upload", attempt=0, gradients=3, samples=9, seconds=0.5
@@ -460,14 +534,17 @@ def _message(data: bytes, folder: Path) -> None:
 TARGETS: dict[str, Target] = {
     "checkpoint": Target(_checkpoint, _checkpoint_seeds),
     "segments": Target(_segment, _segment_seeds),
+    "outer": Target(_resumed, _resumed_seeds),
+    "cache": Target(_parsed, _parsed_seeds, ('"digest"', '"classes"', '"texts"')),
     "messages": Target(_message, _message_seeds),
-    "experiment": Target(_experiment, lambda: [EXPERIMENT]),
+    "experiment": Target(_experiment, lambda: [EXPERIMENT], ("steps:", "krum:", "mine.py:Net")),
     "schedule": Target(_schedule, _schedule_seeds, ("exponential(", "staircase(", "piecewise(")),
     "model": Target(_model, _model_seeds),
     "records": Target(_records, _record_seeds, ('"nonfinite"', '"consensus"', "NaN")),
     "idx": Target(_file(read_idx, "a-idx2-ubyte"), _idx_seeds),
     "libsvm": Target(_file(lambda path: read_libsvm(path, 123), "a9a"), _libsvm_seeds),
     "cifar": Target(_cifar, _cifar_seeds),
+    "cifar-binary": Target(_cifar_binary, _cifar_binary_seeds),
     "mosaic": Target(_mosaic, _npy_seeds),
     "images": Target(
         lambda data, folder: _image(data),

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from undrift.errors import UnsupportedError
 from undrift.files import user_cache, write_atomic
+from undrift.untrusted import read_json
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 COMPILER_SECONDS = 300  # after which a compilation has failed
@@ -128,7 +129,7 @@ def _is_intact(library: Path) -> bool:
     with suppress(OSError, ValueError):
         if not (_is_private(library.parent) and _is_ours(library)):
             return False
-        written = json.loads(_digest_file(library).read_text(encoding="utf-8"))
+        written = read_json(_digest_file(library))
         return isinstance(written, dict) and written.get("digest") == _digest(library)
     return False
 

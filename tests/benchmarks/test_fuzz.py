@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import sys
 from importlib.util import find_spec
 
 import pytest
-from benchmarks.fuzz.targets import TARGETS
+from benchmarks.fuzz.targets import EXPERIMENT, TARGETS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +28,30 @@ def test_a_sound_input_is_read(name: str) -> None:
         except (UndriftError, ValueError):
             assert name == "records"  # where a file of another kind is no trial
     assert read
+
+
+FOUND = [  # inputs at which a target failed, with their targets
+    (  # a member without a name: "archive" raised an IndexError
+        "archive",
+        "UEsDBBQAAAAIAAMvc106UDQrCQAAAAcAAAALAAAAYS+BAAAAYS+BAAAAcy50eHTLMzBUyDMwAgBQSwECFAMUAAAACAAD"
+        "L3NdOlA0KwkAAAAHAAAACwAAAAAAAAAAAAAAgAEAAAAAYS93bmlkcy50eHRQSwUGAAAAAAEAAQA5AAAAMgAAAAAAAAAA"
+        "cy50eHTLMzBUyDMwAgBQSwECFAMUAAAACAADL3NdOlA0KwkAAAAHAAAACwD/HwAAAAAAAAAAgAErCQAAAAcAAAALAP8f"
+        "eHRQSwUGAAAAAAEAAQA5AAAAMgAAAAAA",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), FOUND)
+def test_an_input_that_was_found_raises_typed_errors_alone(name: str, text: str) -> None:
+    TARGETS[name](base64.b64decode(text))
+
+
+def test_code_that_a_fuzzed_experiment_names_is_not_imported() -> None:
+    assert "antigravity" not in sys.modules
+    text = EXPERIMENT.replace(b'"fedspeed"', b'"antigravity:Method"')
+    with pytest.raises(ValueError, match="needs your trust before its code is run"):
+        TARGETS["experiment"].strict(text)
+    assert "antigravity" not in sys.modules
 
 
 @st.composite

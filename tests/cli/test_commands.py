@@ -386,6 +386,18 @@ def test_export_writes_safetensors_and_never_over_another(call, tmp_path: Path) 
     assert read(out).trials[0].model_sha256 == run.model_sha256
 
 
+def test_rounds_between_saves_hold_without_a_folder_of_checkpoints(call, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    command = ["run", "scaffold", *FAST, "--out", str(out)]
+    code, _, err = call(*command, "--checkpoint-every", "2")
+    assert code == 0, err
+    assert Experiment.read(out / "experiment.toml").engine.checkpoint_every == 2
+    assert (out / "checkpoints" / "records" / "round-00000002").is_dir()
+    code, _, err = call(*command, "--force")
+    assert code == 0, err
+    assert not (out / "checkpoints").exists(), "those by time go when a run has ended"
+
+
 def test_compare_obeys_set_and_takes_ones_own_methods(call, tmp_path: Path) -> None:
     example = ROOT / "examples" / "own_algorithm.py"
     out = tmp_path / "x"

@@ -1305,3 +1305,15 @@ def test_an_archive_of_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match="more than 1,000 bytes"):
         archive.read_archive(tmp_path / "a.zip", lambda name: True)
     assert set(archive.read_archive(tmp_path / "a.zip", lambda name: name != "c")) == {"a", "b"}
+
+
+def test_an_archive_with_a_nameless_member_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("a", b"1")
+        file.writestr(zipfile.ZipInfo("b"), b"2")
+        file.infolist()[1].filename = ""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo(""))
+    for name in ("a.zip", "a.tar"):
+        with pytest.raises(DataError, match=r"needs a whole archive, got a member without a name;"):
+            archive.read_archive(tmp_path / name, lambda name: name == "a")

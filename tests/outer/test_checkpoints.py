@@ -17,6 +17,7 @@ from tests.support import outer as support
 from tests.support.outer import after, batch, vector
 from tests.support.system import ROOT
 from undrift.errors import CheckpointError
+from undrift.files import seal_file
 
 JOB = Path(jobs).parent / "outer_restart.py"
 
@@ -63,6 +64,24 @@ def test_a_damaged_file_is_passed_over_with_a_warning(tmp_path: Path) -> None:
     newest.write_bytes(sound)
     assert outer.resume(tmp_path) == {}
     assert outer.t == 2
+
+
+@pytest.mark.parametrize("change", ["outer", "generator", "t", "role"])
+def test_a_sealed_file_of_another_content_is_one_sentence(tmp_path: Path, change: str) -> None:
+    model = support.net()
+    outer = ud.Outer(model, ud.FedAvg(lr=0.1), every=1)
+    after(outer, model, 1)
+    outer.save(tmp_path)
+    (path,) = tmp_path.glob("outer-*.pt")
+    state = torch.load(path, weights_only=True)
+    table = state if change in state else state["outer"]
+    table[change] = {"generator": torch.zeros(3)}.get(change, {})
+    if change == "t":
+        del table[change]
+    torch.save(state, path)
+    seal_file(path)
+    with pytest.raises((CheckpointError, ValueError), match=r"^Outer\.\w+ needs"):
+        outer.resume(tmp_path)
 
 
 def test_a_save_keeps_what_it_wrote_beside_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -42,8 +42,12 @@ def _method_command(method: str) -> Any:
             Path | None, typer.Option(help="Folder to save to.", rich_help_panel=OUTPUT)
         ] = None,
         checkpoint_every: Annotated[
-            int, typer.Option(help="Rounds between saves.", rich_help_panel=OUTPUT)
-        ] = 1,
+            int | None,
+            typer.Option(
+                help="Rounds between saves: 1 with --checkpoint, by time with --out alone.",
+                rich_help_panel=OUTPUT,
+            ),
+        ] = None,
         resume: Annotated[
             Path | None,
             typer.Option(
@@ -74,6 +78,8 @@ def _method_command(method: str) -> Any:
         folders = checkpoint is not None or resume is not None
         remedy = "runs are saved by themselves: go on with undrift run --resume FOLDER"
         require(not (repeated and folders), "--checkpoint", "one seed", seeds, remedy)
+        if checkpoint_every is not None and not folders:
+            sections["engine"]["checkpoint_every"] = checkpoint_every
         run_and_print(
             Experiment.of(
                 {
@@ -85,7 +91,7 @@ def _method_command(method: str) -> Any:
             method.rpartition(":")[2].lower(),
             output,
             checkpoint=checkpoint or resume,
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=1 if checkpoint_every is None else checkpoint_every,
             resume_from=resume,
             reads=[path for path in (checkpoint, resume) if path is not None],
         )

@@ -12,14 +12,14 @@ import contextlib
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from undrift.engine.world import World
-from undrift.errors import CheckpointError
+from undrift.errors import CheckpointError, first_line
 from undrift.files import atomic_file, require_sealed, seal_file
 
 KEPT = 2
@@ -66,6 +66,18 @@ def newest(folder: Path, world: World) -> Any:
             f"{[sorted(each) for each in rounds]} by rank; start with an empty folder."
         )
     return None
+
+
+@contextlib.contextmanager
+def content_of(folder: Path) -> Iterator[None]:
+    """Raise `CheckpointError` where a file that can be read holds what `Outer.save` never wrote."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise CheckpointError(
+            f"Outer.resume needs what Outer.save has written in {folder}, got an error: "
+            f"{first_line(error)}; start with an empty folder."
+        ) from error
 
 
 def _numbers(folder: Path, rank: int) -> list[int]:

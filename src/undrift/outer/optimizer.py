@@ -256,9 +256,10 @@ class Outer(torch.optim.Optimizer):
         saved = checkpoints.newest(Path(folder), self._world)
         if saved is None:
             return None
-        self.load_state_dict(saved["outer"])
-        torch.set_rng_state(saved["generator"])
-        return dict(saved["extra"])
+        with checkpoints.content_of(Path(folder)):
+            self.load_state_dict(saved["outer"])
+            torch.set_rng_state(saved["generator"])
+            return dict(saved["extra"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state, also in the middle of a round; each rank saves its own."""
@@ -270,12 +271,11 @@ class Outer(torch.optim.Optimizer):
 
     def _identity(self) -> dict[str, Any]:
         """Return what a state must share with the Outer that loads it."""
-        timed = isinstance(self._every, Seconds)
         return {
             "method": repr(self._method),
             "rank": self._world.rank,
             "world_size": self._world.size,
-            "every": str(self._every) if timed else list(self._counts),
+            "every": str(self._every) if isinstance(self._every, Seconds) else list(self._counts),
         }
 
     @torch.no_grad()

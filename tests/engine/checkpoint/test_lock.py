@@ -72,9 +72,10 @@ def test_a_process_does_not_lock_itself_out(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_torn_file_does_not_hide_that_the_folder_is_in_use(tmp_path: Path) -> None:
+def test_a_torn_or_hostile_file_does_not_hide_that_the_folder_is_in_use(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
-        (tmp_path / LOCK).write_text('{"ho')
-        with pytest.raises(UndriftError, match="which another process is writing to"):
-            FolderLock(tmp_path)
+        for text in ('{"ho', "[" * 100_000, "7", "[[[], 1]]"):
+            (tmp_path / LOCK).write_text(text)
+            with pytest.raises(UndriftError, match="which another process is writing to"):
+                FolderLock(tmp_path)
         process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import undrift as ud
 from tests.support.methods import DEFAULTS, VARIANTS
 from tests.support.problems import bed
 from tests.support.runs import finished, start_on_quadratics
-from undrift import tree
+from undrift import testing, tree
 from undrift.aggregation.attacks import Attack
 from undrift.core import Federated, Prelude
 from undrift.errors import DivergenceError
@@ -46,7 +47,12 @@ EVIL = int(Broken().attackers(CLIENTS, 0)[0])
 
 
 def start(algorithm: Any, *, rounds: int = 4, **options: Any) -> ud.Run:
+    """Return a run on quadratics, or of a small net where the method looks into the model."""
     options = {"work": ud.Steps(3), "weighting": "uniform", "mode": "loop", **options}
+    if isinstance(algorithm, NET_METHODS):
+        clients = testing.small_clients((11, 7, 16, 9, 12, 8, 10, 13))
+        options |= {"loss": nn.functional.cross_entropy, "batch_size": 4, "rounds": rounds}
+        return ud.simulate(algorithm, testing.small_net(), clients, **options)
     return start_on_quadratics(algorithm, bed(CLIENTS), rounds=rounds, **options)
 
 
@@ -65,7 +71,9 @@ def assert_same(run: ud.Run, other: ud.Run) -> None:
             assert torch.equal(a, b)
 
 
-def on_data(scale: float, client: int = 2, *, clients: int = 6, **options: Any) -> ud.Run:
+def on_data(
+    scale: float, client: int = 2, *, clients: int = 6, algorithm: Any = None, **options: Any
+) -> ud.Run:
     """Return a run of logistic regression in which one client's inputs are scaled."""
     generator = torch.Generator().manual_seed(0)
     pairs = []
@@ -77,7 +85,8 @@ def on_data(scale: float, client: int = 2, *, clients: int = 6, **options: Any) 
     options = {"rounds": 3, "batch_size": 5, "kernels": False, **options}
     loss = nn.functional.cross_entropy
     work = ud.Steps(4)
-    return ud.simulate(ud.FedAvg(lr=0.1), model, ud.Clients(pairs), loss=loss, work=work, **options)
+    algorithm = algorithm or ud.FedAvg(lr=0.1)
+    return ud.simulate(algorithm, model, ud.Clients(pairs), loss=loss, work=work, **options)
 
 
 class TestStop:
@@ -107,8 +116,6 @@ class TestDrop:
     @pytest.mark.parametrize("algorithm", FEDERATED, ids=repr)
     def test_the_rounds_are_those_without_the_client(self, algorithm: Any) -> None:
         """Duals are part of the states that are compared, of the server and of every client."""
-        if isinstance(algorithm, NET_METHODS):
-            pytest.skip("needs a net, and has no dual")
         attack = Broken()
         run = finished(start(algorithm, on_bad="drop", attack=attack))
         without = finished(start(algorithm, participation=[everybody_but(EVIL)] * 4))
@@ -120,8 +127,6 @@ class TestDrop:
 
     @pytest.mark.parametrize("algorithm", ONE_EXCHANGE, ids=repr)
     def test_a_client_may_be_bad_in_one_round(self, algorithm: Any) -> None:
-        if isinstance(algorithm, NET_METHODS):
-            pytest.skip("needs a net, and has no dual")
         run = finished(start(algorithm, on_bad="drop", attack=Broken(when=(2,))))
         cohorts = [everybody_but(*([EVIL] if t == 2 else [])) for t in range(4)]
         assert_same(run, finished(start(algorithm, participation=cohorts)))
@@ -133,6 +138,24 @@ class TestDrop:
         run = finished(start(ud.Scaffold(lr=0.1), on_bad="drop", attack=Broken(), **options))
         cohorts = [everybody_but(EVIL)] * 4
         assert_same(run, finished(start(ud.Scaffold(lr=0.1), participation=cohorts, **options)))
+
+    @pytest.mark.skipif(
+        not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
+    )
+    @pytest.mark.parametrize("mode", ["loop", "threads", "stacked"])
+    @pytest.mark.parametrize(
+        "algorithm", [ud.FedAvg(lr=0.1), ud.Scaffold(lr=0.1), ud.FedDyn(lr=0.1)], ids=repr
+    )
+    def test_with_compiled_kernels(self, algorithm: Any, mode: Any) -> None:
+        options = {"algorithm": algorithm, "mode": mode, "kernels": "require"}
+        options |= {"weighting": "uniform", "clients": CLIENTS}
+        run = finished(on_data(1e18, on_bad="drop", **options))
+        assert run.execution.kernels
+        without = finished(on_data(1e18, participation=[everybody_but(2)] * 3, **options))
+        assert_same(run, without)
+        assert run.model_sha256 == without.model_sha256
+        dropped = [list(record.dropped or {}) for record in run.records]
+        assert dropped == [["2"]] * 3
 
     def test_unequal_weights_and_the_mean_count_as_announced(self) -> None:
         """FedaGrac compares K_i with the mean that was announced, with the bad client in it."""
@@ -331,14 +354,14 @@ HONEST = [ud.FedAvg(lr=0.1), ud.Scaffold(lr=0.05), ud.FedSpeed(lr=0.1), ud.FedNo
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(m, marks=() if m in HONEST else pytest.mark.long) for m in FEDERATED
-     if not isinstance(m, NET_METHODS)],
+    [pytest.param(m, marks=() if m in HONEST else pytest.mark.long) for m in FEDERATED],
     ids=repr,
 )  # fmt: skip
 def test_honest_runs_drop_nobody(algorithm: Any) -> None:
     """U(100, 400) local steps, Dirichlet 0.1, ten of twenty clients a round."""
     experiment = ud.Experiment.of(
         {
+            "model": {"name": "mlp" if isinstance(algorithm, NET_METHODS) else "logistic"},
             "methods": [{"name": "fedavg", "lr": 0.1}],
             "data": {"clients": 20, "partition": "dirichlet:0.1"},
             "training": {"rounds": 3, "work": "uniform:100:400", "participation": 0.5},

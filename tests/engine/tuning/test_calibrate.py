@@ -111,7 +111,9 @@ class TestCalibration:
         assert run.totals.gradients == 0
         assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
-    @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\xff"])
+    @pytest.mark.parametrize(
+        "content", ["", "[]", "{", '{"a": 1}', "\xff", pytest.param("[" * 100_000, id="deep")]
+    )
     def test_a_damaged_memory_is_replaced(self, content: str, monkeypatch) -> None:
         self.costs(monkeypatch, stacked=9, threads=1, loop=2)
         self.file.parent.mkdir()

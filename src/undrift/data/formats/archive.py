@@ -31,6 +31,7 @@ def _tarred(path: Path, select: Callable[[str], bool]) -> Iterator[tuple[str, by
     room = _Room(path)
     with packed.open_packed(path) as content, tarfile.open(fileobj=content, mode="r|") as archive:
         for member in archive:
+            _require_name(member.name)
             # Links are ignored, because they could lead anywhere.
             if member.isreg() and select(member.name):
                 room.take(member.name, member.size)
@@ -48,6 +49,8 @@ def _zipped(path: Path, select: Callable[[str], bool]) -> Iterator[tuple[str, by
     """Yield name and content of the selected members of a zip archive."""
     room = _Room(path)
     with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            _require_name(member.filename)  # `is_dir` looks at the last letter of the name.
         chosen = [m for m in archive.infolist() if not m.is_dir() and select(m.filename)]
         for member in chosen:
             if member.compress_type not in _METHODS:
@@ -55,6 +58,12 @@ def _zipped(path: Path, select: Callable[[str], bool]) -> Iterator[tuple[str, by
             room.take(member.filename, member.file_size)
         for member in chosen:
             yield member.filename, archive.read(member)
+
+
+def _require_name(name: str) -> None:
+    """Raise `ValueError` for a member without a name, which no archive of a data set has."""
+    if not name:
+        raise ValueError("a member without a name")
 
 
 class _Room:

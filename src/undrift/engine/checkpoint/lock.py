@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from undrift.errors import UndriftError
+from undrift.untrusted import read_json
 
 LOCK = "undrift.lock"  # the name of the file
 
@@ -67,7 +68,7 @@ def _this_process() -> dict[str, Any]:
 def _owner(path: Path) -> dict[str, Any]:
     """Return what the file tells of its owner; nothing if it is being written."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(read_json(path))
     except (OSError, ValueError, TypeError):
         return {}
 

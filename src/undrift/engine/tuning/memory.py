@@ -12,6 +12,7 @@ from typing import Any
 
 from undrift.engine.execution.executor import Mode
 from undrift.files import user_cache, write_atomic
+from undrift.untrusted import read_json
 
 MODES: tuple[Mode, ...] = ("loop", "threads", "stacked")
 
@@ -29,7 +30,7 @@ class Finding:
     @classmethod
     def from_json(cls, entry: Any) -> Finding | None:
         """Return what `asdict` has written, None for anything else."""
-        with suppress(KeyError, TypeError, ValueError, AttributeError):
+        with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
             seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
             sound = all(math.isfinite(value) and value > 0 for value in seconds.values())
             if entry["mode"] in MODES and seconds and sound:
@@ -70,7 +71,7 @@ def _place() -> Path:
 def _read() -> dict[str, Any]:
     """Return all entries; none if the file is missing or damaged."""
     with suppress(OSError, ValueError):
-        entries = json.loads(_place().read_text(encoding="utf-8"))
+        entries = read_json(_place())
         if isinstance(entries, dict):
             return entries
     return {}
