@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import griffe
+import material
 import pytest
 import yaml
 from website import notebooks, reference
@@ -116,3 +117,17 @@ def test_recipes_for_clusters_are_well_formed() -> None:
         assert re.search(
             r"torchrun --nnodes .* --node-rank .*-m undrift run scaffold", recipe, re.S
         )
+
+
+def test_what_scrolls_beyond_a_phone_has_a_shadow() -> None:
+    """The theme's script puts tables into a wrap of its own, which scrolls in their place."""
+    theme = Path(material.__file__).parent / "templates" / "assets" / "javascripts"
+    (script,) = theme.glob("bundle.*.js")
+    assert "md-typeset__scrollwrap" in script.read_text()
+    shadowed = (ROOT / "docs" / "style.css").read_text().partition("linear-gradient")[0]
+    for selector in (
+        ".md-typeset__scrollwrap",
+        ".md-typeset pre:not(:has(> code))",
+        ".md-typeset pre > code",
+    ):
+        assert f"\n{selector}" in shadowed
