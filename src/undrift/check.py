@@ -23,6 +23,8 @@ def require(condition: bool, who: str, expected: str, got: Any, remedy: str = ""
 
 def _shown(got: Any) -> str:
     """Return what came as it stands in a sentence, where nothing at all is none."""
+    if getattr(type(got), "__repr__", None) is object.__repr__:  # which shows an address
+        return f"an object of {type(got).__name__}"
     return "none" if got is None or (isinstance(got, str) and got == "none") else repr(got)
 
 
@@ -38,8 +40,19 @@ def require_nonnegative(who: str, **values: float) -> None:
         require(nonnegative, who, f"{name} >= 0, a finite number", value, _unquoted(value))
 
 
+_TORCH_SCHEDULES = {
+    "StepLR": "staircase(0.1, 0.5, 10)",
+    "MultiStepLR": "piecewise(0.1, {20: 0.01})",
+    "ExponentialLR": "exponential(0.1, 0.99)",
+    "LinearLR": "warmup(0.1, 5)",
+}
+
+
 def _unquoted(value: Any) -> str:
-    """Return the remedy for text in the place of a number or of a schedule of numbers."""
+    """Return the remedy for text, or torch's schedule, in the place of a number or a schedule."""
+    if type(value).__module__.startswith("torch.optim"):
+        name = _TORCH_SCHEDULES.get(type(value).__name__, "cosine(0.1, 50)")
+        return f"write a number or a schedule of rounds, such as undrift.{name}"
     if not isinstance(value, str):
         return ""
     called = re.fullmatch(r"(exponential|piecewise|cosine|staircase|warmup)\(.*\)", value.strip())
