@@ -59,6 +59,43 @@ def test_the_shells_words_are_read_in_python() -> None:
     assert testing.finish(ring).isfinite().all()
 
 
+def test_the_shells_words_name_a_rule() -> None:
+    for words, rule in (("adamw", ud.AdamW()), ("momentum:0.8:nesterov", ud.Momentum(0.8, True))):
+        for cls in (ud.FedAvg, ud.FedProx, ud.PSGD, ud.DiLoCo):
+            assert cls(lr=0.1, rule=words) == cls(lr=0.1, rule=rule)
+    assert hash(ud.FedAvg(lr=0.1, rule="adam")) == hash(ud.FedAvg(lr=0.1, rule=ud.Adam()))
+    with pytest.raises(ValueError, match=r"rule needs it to be one of sgd.*the nearest is 'adamw'"):
+        ud.FedAvg(lr=0.1, rule="adamww")
+
+
+PARAMETER = torch.zeros(1, requires_grad=True)
+SGD = torch.optim.SGD([PARAMETER], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rule": torch.optim.AdamW}, r"FedAvg needs a rule .*; write undrift\.AdamW\(\)"),
+        ({"rule": SGD}, r"FedAvg needs a rule .*; write undrift\.SGD\(\)"),
+        ({"rule": ud.AdamW}, r"write undrift\.AdamW\(\)"),
+        ({"rule": torch.optim.RMSprop}, r"write undrift\.Momentum\(0.9\), undrift\.Adam\(\) or"),
+        (
+            {"lr": torch.optim.lr_scheduler.CosineAnnealingLR(SGD, 10)},
+            r"got an object of CosineAnnealingLR; write .* schedule of rounds, such as .*cosine\(0",
+        ),
+        (
+            {"lr": torch.optim.lr_scheduler.StepLR(SGD, 10)},
+            r"got an object of StepLR; .* such as undrift\.staircase\(",
+        ),
+    ],
+)
+def test_what_torch_has_is_answered_with_what_undrift_has(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ud.FedAvg(**{"lr": 0.1, **fields})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

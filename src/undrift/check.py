@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import MISSING
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,6 +24,8 @@ def require(condition: bool, who: str, expected: str, got: Any, remedy: str = ""
 
 def _shown(got: Any) -> str:
     """Return what came as it stands in a sentence, where nothing at all is none."""
+    if getattr(type(got), "__repr__", None) is object.__repr__:  # which shows an address
+        return f"an object of {type(got).__name__}"
     return "none" if got is None or (isinstance(got, str) and got == "none") else repr(got)
 
 
@@ -38,8 +41,19 @@ def require_nonnegative(who: str, **values: float) -> None:
         require(nonnegative, who, f"{name} >= 0, a finite number", value, _unquoted(value))
 
 
+_TORCH_SCHEDULES = {
+    "StepLR": "staircase(0.1, 0.5, 10)",
+    "MultiStepLR": "piecewise(0.1, {20: 0.01})",
+    "ExponentialLR": "exponential(0.1, 0.99)",
+    "LinearLR": "warmup(0.1, 5)",
+}
+
+
 def _unquoted(value: Any) -> str:
-    """Return the remedy for text in the place of a number or of a schedule of numbers."""
+    """Return the remedy for text, or torch's schedule, in the place of a number or a schedule."""
+    if type(value).__module__.startswith("torch.optim"):
+        name = _TORCH_SCHEDULES.get(type(value).__name__, "cosine(0.1, 50)")
+        return f"write a number or a schedule of rounds, such as undrift.{name}"
     if not isinstance(value, str):
         return ""
     called = re.fullmatch(r"(exponential|piecewise|cosine|staircase|warmup)\(.*\)", value.strip())
@@ -105,6 +119,8 @@ REMEDIES = {
     "eval_every": "evaluation=EvaluationOptions(every=10) says how often models are tested",
     "verbose": "progress=True shows a bar, logging.basicConfig(level='INFO') lines",
     "random_state": "the seed is seed=0",
+    "callbacks": "a run is an iterator: say for record in run: print(record)",
+    "callback": "a run is an iterator: say for record in run: print(record)",
     "patience": "early_stopping=10 stops after so many tests without a better one",
 }
 
@@ -118,6 +134,11 @@ REQUIRED = {  # keywords that have no default -> what to say
 def refuse_unknown(who: str, known: list[str], name: str) -> TypeError:
     """Return the error for a keyword that is not known, with what is meant or the nearest name."""
     remedy = REMEDIES.get(name)
+    if "experiment" in known:  # `run`, whose experiment has everything
+        remedy = (
+            "the experiment says it: run({'methods': [{'name': 'fedavg'}]}); objects go to compare"
+        )
+        remedy = "" if difflib.get_close_matches(name, known, n=1, cutoff=0.75) else remedy
     meant = f"; {remedy}" if remedy and name not in known else nearest(name, known)
     return TypeError(f"{who} has no {name!r}{meant or '; it has ' + ', '.join(known)}.")
 
@@ -126,15 +147,17 @@ def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function, which refuses a keyword that it does not have with a remedy."""
     signature = inspect.signature(function).parameters
     parameters, by_name = list(signature), inspect.Parameter.KEYWORD_ONLY
-    needed = [n for n, p in signature.items() if p.kind is by_name and p.default is p.empty]
+    without = [n for n, p in signature.items() if p.default is p.empty]
+    positional = [n for n, p in signature.items() if p.kind is not by_name]
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in parameters:
                 raise refuse_unknown(function.__name__, parameters, name)
-        for name in needed:
-            if name not in kwargs:
+        given = {*positional[: len(args)], *kwargs}
+        for name in without:
+            if name not in given:
                 meant = f"; {REQUIRED[name]}" if name in REQUIRED else ""
                 raise TypeError(f"{function.__name__} needs {name}, got none{meant}.")
         return function(*args, **kwargs)
@@ -145,6 +168,8 @@ def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
 def known_fields(cls: Any) -> Any:
     """Let a dataclass refuse a field that it does not have with a remedy; return the class."""
     known = [name for name, each in cls.__dataclass_fields__.items() if each.init]
+    required = (each for each in cls.__dataclass_fields__.values() if each.init)
+    needed = [f.name for f in required if f.default is MISSING and f.default_factory is MISSING]
     plain = cls.__init__
 
     @functools.wraps(plain)
@@ -152,10 +177,23 @@ def known_fields(cls: Any) -> Any:
         for name in kwargs:
             if name not in known:
                 raise _unknown_field(type(self).__name__, known, name)
+        given = {*known[: len(args)], *kwargs}
+        lacking = [name for name in needed if name not in given]
+        if lacking or len(args) > len(known):
+            raise _wrong_count(type(self).__name__, known, lacking, len(args))
         plain(self, *args, **kwargs)
 
     cls.__init__ = initialise
     return cls
+
+
+def _wrong_count(who: str, known: list[str], lacking: list[str], count: int) -> TypeError:
+    """Return the error for fields without a value, or for values without a field."""
+    if lacking:
+        rate = "; say lr=0.1, the learning rate" if lacking == ["lr"] else ""
+        return TypeError(f"{who} needs {' and '.join(lacking)}, got none{rate}.")
+    names = ", ".join(known)
+    return TypeError(f"{who} needs at most {len(known)} values ({names}), got {count}; name them.")
 
 
 def _unknown_field(who: str, known: list[str], name: str) -> TypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import undrift as ud
+from undrift import testing
 from undrift.cli import progress
 from undrift.cli.progress import ProgressLines
 from undrift.results.record import Record
@@ -77,3 +80,17 @@ def test_the_command_prints_lines_instead_of_a_bar(
     if not quiet:
         assert "round 3 of 3, accuracy " in said[-1]
         assert said[-1].endswith("; about 0 min left")
+
+
+def test_a_notebook_without_ipywidgets_has_a_line_of_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bar of rich needs ipywidgets there, and shows a warning in place of the rounds."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    for record in testing.start(ud.FedAvg(lr=0.1), rounds=3, progress=True):
+        assert record.round <= 3
+    shown = capsys.readouterr().err
+    lines = shown.split("\r")
+    assert [line.split()[:2] for line in lines[1:]] == [["FedAvg", f"{i}/3"] for i in (1, 2, 3)]
+    assert shown.endswith("\n")

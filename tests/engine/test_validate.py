@@ -201,7 +201,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: small_run(participation=ud.FixedSize(1), weighting=[0.0, 0.0, 0.0, 1.0]),
         "positive total weight",
     ),
-    "rule text": (lambda: ud.FedAvg(lr=0.1, rule="momentum"), "a rule such as Momentum"),
+    "rule text": (lambda: ud.FedAvg(lr=0.1, rule="momentun"), "the nearest is 'momentum'"),
     "rule class": (lambda: ud.MOON(lr=0.1, rule=ud.Momentum), "a rule such as Momentum"),
     "groups": (lambda: ud.group_norm(bn_net(), groups=0), "groups >= 1"),
     "schedule text": (lambda: ud.optim.schedules.parse("exponentail(1, 2)"), "got 'exponentail"),

@@ -150,7 +150,7 @@ def test_a_loss_of_ones_own_without_classes(tmp_path: Path) -> None:
             {"clients": "digits", "loss": nn.functional.mse_loss},
             "name of a loss for a data set by name",
         ),
-        ({"clients": 3}, "compare needs clients, or the name of a data set, got 3"),
+        ({"clients": 3}, "compare needs clients, or the name of a data set, got 'int'; make them"),
         ({"model": 3}, "compare needs an nn.Module, or a model's name, got 3"),
         ({"work": ud.Steps([1, 2, 3, 4])}, "work needs a form that can be written down"),
         ({"jobs": 2}, "jobs needs 1 with objects of your own"),

@@ -54,7 +54,7 @@ class CascadingSSDM(AllReduce[CascadingSSDMNode]):
         if self.server_lr is not None:
             require_positive("CascadingSSDM", server_lr=self.server_lr)
         require(0 <= self.beta < 1, "CascadingSSDM", "beta in [0, 1)", self.beta)
-        require_rule("CascadingSSDM", self.rule)
+        require_rule(self)
         require_norm("CascadingSSDM", self.norm)
 
     def init(self, x0: Vector, f: Objective) -> CascadingSSDMNode:

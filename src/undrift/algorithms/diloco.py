@@ -44,7 +44,7 @@ class DiLoCo(Federated[DiLoCoServer, Vector, Any, Vector]):
     round."""
 
     def __post_init__(self) -> None:
-        require_rule("DiLoCo", self.rule)
+        require_rule(self)
         require_positive("DiLoCo", lr=self.lr)
         require_nonnegative("DiLoCo", server_lr=self.server_lr)
         require(0 <= self.beta < 1, "DiLoCo", "beta in [0, 1)", self.beta)

@@ -45,7 +45,7 @@ class EFSignSGD(AllReduce[EFSignSGDNode]):
 
     def __post_init__(self) -> None:
         require_positive("EFSignSGD", lr=self.lr)
-        require_rule("EFSignSGD", self.rule)
+        require_rule(self)
         require_code("EFSignSGD", self.code)
 
     def init(self, x0: Vector, f: Objective) -> EFSignSGDNode:

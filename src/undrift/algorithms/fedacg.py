@@ -45,7 +45,7 @@ class FedACG(Federated[FedACGServer, Vector, Any, Vector]):
     """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
-        require_rule("FedACG", self.rule)
+        require_rule(self)
         require_positive("FedACG", lr=self.lr)
         require(0 <= self.lam < 1, "FedACG", "lam in [0, 1)", self.lam)
         require_nonnegative("FedACG", beta=self.beta)

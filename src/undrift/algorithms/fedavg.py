@@ -38,7 +38,7 @@ class FedAvg(Federated[FedAvgServer, Vector, Any, Vector]):
     """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
-        require_rule("FedAvg", self.rule)
+        require_rule(self)
         require_positive("FedAvg", lr=self.lr)
         require_nonnegative("FedAvg", server_lr=self.server_lr)
 

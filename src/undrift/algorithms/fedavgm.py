@@ -52,7 +52,7 @@ class FedAvgM(Federated[FedAvgMServer, Vector, Any, Vector]):
     """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
-        require_rule("FedAvgM", self.rule)
+        require_rule(self)
         require_positive("FedAvgM", lr=self.lr)
         require(0 <= self.beta < 1, "FedAvgM", "beta in [0, 1)", self.beta)
         require_nonnegative("FedAvgM", server_lr=self.server_lr, mu=self.mu)

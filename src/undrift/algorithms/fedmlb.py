@@ -50,7 +50,7 @@ class FedMLB(Federated[FedMLBServer, Vector, tuple[()], Vector]):
     """Direction of the local steps; its state starts anew in every round."""
 
     def __post_init__(self) -> None:
-        require_rule("FedMLB", self.rule)
+        require_rule(self)
         require_positive("FedMLB", lr=self.lr, temperature=self.temperature)
         require_nonnegative("FedMLB", lam1=self.lam1, lam2=self.lam2)
 

@@ -40,7 +40,7 @@ class FedProx(Federated[FedProxServer, Vector, Any, Vector]):
     """Keep the rule's state on the client from round to round."""
 
     def __post_init__(self) -> None:
-        require_rule("FedProx", self.rule)
+        require_rule(self)
         require_positive("FedProx", lr=self.lr)
         require_nonnegative("FedProx", mu=self.mu)
 

@@ -59,7 +59,7 @@ class Marsit(AllReduce[MarsitNode]):
         valid = self.period is None or (is_whole(self.period) and self.period >= 1)
         remedy = "leave it out for one-bit rounds only"
         require(valid, "Marsit", "period >= 1, a whole number or None", self.period, remedy)
-        require_rule("Marsit", self.rule)
+        require_rule(self)
         require(0 < self.decay <= 1, "Marsit", "decay in (0, 1]", self.decay)
         tied = float(self.decay) == 1 or self.period is not None
         require(tied, "Marsit", "a period for decay to be tied to", self.period, "set period")

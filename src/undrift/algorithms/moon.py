@@ -48,7 +48,7 @@ class MOON(Federated[MOONServer, Vector, Vector, Vector]):
     every round."""
 
     def __post_init__(self) -> None:
-        require_rule("MOON", self.rule)
+        require_rule(self)
         require_positive("MOON", lr=self.lr, tau=self.tau)
         require_nonnegative("MOON", mu=self.mu)
 

@@ -38,7 +38,7 @@ class PSGD(AllReduce[PSGDNode]):
 
     def __post_init__(self) -> None:
         require_positive("PSGD", lr=self.lr)
-        require_rule("PSGD", self.rule)
+        require_rule(self)
 
     def init(self, x0: Vector, f: Objective) -> PSGDNode:
         return PSGDNode(x0, self.rule.init(x0))

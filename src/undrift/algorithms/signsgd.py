@@ -47,7 +47,7 @@ class SignSGD(AllReduce[SignSGDNode]):
         require_positive("SignSGD", lr=self.lr)
         if self.server_lr is not None:
             require_positive("SignSGD", server_lr=self.server_lr)
-        require_rule("SignSGD", self.rule)
+        require_rule(self)
         require_code("SignSGD", self.code)
 
     def init(self, x0: Vector, f: Objective) -> SignSGDNode:

@@ -72,7 +72,7 @@ class SSDM(AllReduce[SSDMNode]):
         if self.server_lr is not None:
             require_positive("SSDM", server_lr=self.server_lr)
         require(0 <= self.beta < 1, "SSDM", "beta in [0, 1)", self.beta)
-        require_rule("SSDM", self.rule)
+        require_rule(self)
         require_norm("SSDM", self.norm)
         require_choice("SSDM", "scale", self.scale, ("none", "max", "own"))
         require_code("SSDM", self.code)

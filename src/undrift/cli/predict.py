@@ -37,19 +37,19 @@ def predict(
 
     Example: undrift predict runs/fedavg-1 new.csv --out scored.csv
     """
-    from pandas import RangeIndex
     from rich.console import Console
 
-    from undrift.data.tables.files import read_frame
+    from undrift.data.tables.files import pandas, read_frame
     from undrift.files import write_atomic
     from undrift.runs.saved_model import SavedModel
 
     new = out is None or force or not out.exists()
+    range_index = pandas().RangeIndex  # which says what to install before anything is read
     require(new, "predict", "a new file", str(out), "choose another name, or say --force")
     saved = SavedModel.read(model, model=network, trust=trust or places_in(sys.argv[1:]))
     frame = read_frame(file, separator=separator, decimal=decimal)
     scored = frame.join(saved.predict(frame))
-    text = scored.to_csv(index=not isinstance(scored.index, RangeIndex))
+    text = scored.to_csv(index=not isinstance(scored.index, range_index))
     if out is None:
         print(text, end="")
         return

@@ -7,6 +7,7 @@ strict: neither the text "10" nor true is a number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -222,6 +223,10 @@ class Model(Part):
         if self.name not in models.MODELS and not is_code(self.name):
             near, known = nearest(self.name, models.MODELS), ", ".join(models.MODELS)
             own = "or code such as mine.py:Net"
+            with suppress(ValueError):
+                name, options = parse_model(self.name)
+                beside = "".join(f", {key} = {value!r}" for key, value in options.items())
+                near = f'; options stand beside the name: name = "{name}"{beside}'
             raise ValueError(f"model.name needs one of {known}, {own}, got {self.name!r}{near}.")
         names = models.option_names(self.name)
         free = models.takes_any_option(self.name)

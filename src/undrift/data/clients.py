@@ -17,7 +17,7 @@ from undrift.data.availability import Availability
 from undrift.data.here import RankCensus, declare, ranks_of_run
 from undrift.data.prepare import Prepare
 from undrift.data.sources.fields import Field
-from undrift.data.sources.make import Gathered, gather
+from undrift.data.sources.make import Gathered, gather, refuse_files
 from undrift.data.tables.files import is_frame
 from undrift.data.tables.preprocessing import Preprocessing
 from undrift.errors import UndriftError
@@ -67,6 +67,7 @@ class Clients:
                 "...], got several arguments; deal one data set with undrift.Clients.split(inputs, "
                 "targets, parts)."
             )
+        refuse_files(data)
         if _has_frames(data):
             from undrift.data.tables.frames import from_frames
 

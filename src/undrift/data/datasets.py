@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from undrift.check import require_choice
+from undrift.check import require, require_choice
 from undrift.data import cache
 from undrift.data.dataset import Dataset
 from undrift.data.embedded import digits
@@ -25,8 +25,10 @@ from undrift.data.places import NAMES, PLACES, Place, chosen_folders, find, is_u
 from undrift.data.prepare import Images, Prepare, Tokens
 from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.data.stored import Stored
+from undrift.data.tables.files import is_table
 from undrift.errors import DataError
 from undrift.files import user_cache
+from undrift.usercode.names import is_code
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ def load(name: str, data_dir: str | Path | None = None, *, quiet: bool = False) 
     the first of these folders that is set, and checked against its published checksum. The parsed
     form is cached, so that the next call takes a moment.
     """
+    if is_table(str(name)) or is_code(str(name)):
+        call = f"undrift.Dataset.of(undrift.data.read_table({str(name)!r}, target=...))"
+        code = "call the function yourself, or say --data FILE.py:NAME in the shell"
+        remedy = code if is_code(str(name)) else f"read a table by {call}"
+        require(False, "load", "the name of a published data set", str(name), remedy)
     require_choice("load", "name", name, NAMES)
     chosen = {"data_dir": data_dir, "$UNDRIFT_DATA": os.environ.get("UNDRIFT_DATA")}
     for who, folder in chosen.items():

@@ -39,7 +39,7 @@ from undrift.engine.resume import Resumable
 from undrift.engine.scores import Scored
 from undrift.engine.settings import BestModel, RunSettings
 from undrift.engine.stall import StallWatch
-from undrift.errors import UndriftError
+from undrift.errors import UndriftError, first_line
 from undrift.models.layout import eval_mode, sha256
 from undrift.results.record import Record, Totals
 from undrift.results.record_log import RecordLog
@@ -164,8 +164,16 @@ class Run(Resumable, Scored, StallWatch, RecordDisplay, Iterator[Record]):
         read = isinstance(clients.prepare, LazySamples)  # which takes numbers of its own samples
         inputs = task.cast(inputs) if read else task.prepared(inputs)
         net = FieldModel(model, clients.fields) if clients.fields else model
-        with eval_mode(net), torch.no_grad():
-            return net(inputs)
+        try:
+            with eval_mode(net), torch.no_grad():
+                return net(inputs)
+        except (RuntimeError, IndexError, ValueError) as error:
+            prepare, known = clients.prepare, tuple(clients.inputs.shape[1:])
+            form = prepare.form if isinstance(prepare, LazySamples) else known
+            raise ValueError(
+                f"predict needs samples as the clients', of shape {form}, got shape "
+                f"{tuple(inputs.shape[1:])} of {inputs.dtype}: {first_line(error)}."
+            ) from error
 
     def export(self, path: str | Path) -> str:
         """Write the best model, or else the current one; return what the file's inputs are.

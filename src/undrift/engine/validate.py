@@ -50,7 +50,7 @@ def check_arguments(request: SimulationRequest) -> None:
         )
     clients, model, work = request.clients, request.model, request.work
     fits = isinstance(clients, Clients)
-    require(fits, "simulate", "undrift.Clients", type(clients).__name__, _clients_of(clients))
+    require(fits, "simulate", "undrift.Clients", type(clients).__name__, clients_remedy(clients))
     remedy = ""
     if isinstance(model, type):
         remedy = f"make an object of it: {model.__name__}(...)"
@@ -85,7 +85,7 @@ def check_arguments(request: SimulationRequest) -> None:
         _check_ranks(request)
 
 
-def _clients_of(data: Any) -> str:
+def clients_remedy(data: Any) -> str:
     """Return how clients are made of what was given in their place."""
     if isinstance(data, Dataset):
         return "deal the data set: data.split('dirichlet:0.3', 20)"

@@ -30,10 +30,26 @@ class Rule(Protocol):
         """Return the direction for the gradient g at y in state s, and the next state."""
 
 
-def require_rule(who: str, rule: Any) -> None:
-    """Raise a ValueError in the name of `who` unless `rule` is an instance of a rule."""
+def require_rule(method: Any) -> None:
+    """Raise a ValueError unless a method's rule is one; words such as "adamw" become the rule."""
+    rule = method.rule
+    if isinstance(rule, str):
+        # The method is being made, so that nobody has seen it with its words.
+        object.__setattr__(method, "rule", parse(rule))
+        return
     fits = not isinstance(rule, type) and callable(rule) and hasattr(rule, "init")
-    require(fits, who, "a rule such as Momentum(0.9)", rule)
+    who, expected = type(method).__name__, 'a rule such as Momentum(0.9) or "adamw"'
+    got = type(rule) if isinstance(rule, torch.optim.Optimizer) else rule  # whose text is long
+    require(fits, who, expected, got, "" if fits else _instead_of(rule))
+
+
+def _instead_of(rule: Any) -> str:
+    """Return what to write for an optimiser of torch or the class of a rule."""
+    kind = rule if isinstance(rule, type) else type(rule)
+    own = RULES.get(kind.__name__.lower())
+    if own is None:
+        return "write undrift.Momentum(0.9), undrift.Adam() or undrift.AdamW()"
+    return f"write undrift.{kind.__name__}()"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from undrift.check import require
+from undrift.check import known_keywords, require
 from undrift.config.experiment import Experiment
 from undrift.results.record import Record
 from undrift.runs.folder import read_experiment
@@ -21,6 +21,7 @@ from undrift.runs.run_job import Begun, Observer, moved_aside
 from undrift.runs.runner import run_experiment
 
 
+@known_keywords
 def run(
     experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
     *,

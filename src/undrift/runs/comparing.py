@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from undrift.check import is_whole, require
+from undrift.check import is_whole, known_keywords, require
 from undrift.config.experiment import Experiment
 from undrift.config.hyperparameters import METHODS, hyper_parameters
 from undrift.config.shorthand import parse_model
 from undrift.core import Federated, Peer
 from undrift.data import Clients, Work
 from undrift.data.work import work_text
+from undrift.engine.validate import clients_remedy
 from undrift.results.record import Record
 from undrift.runs.api import run_with
 from undrift.runs.build import resolve_experiment
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from undrift.tasks import Loss
 
 
+@known_keywords
 def compare(
     methods: Sequence[Any],
     model: str | nn.Module = "mlp",
@@ -147,7 +149,8 @@ def _own_parts(clients: str | Clients, loss: Any, metrics: Any) -> OwnData | Non
     """Return the user's own clients with loss and metrics, None for a data set by its name."""
     if not isinstance(clients, str):
         fits = isinstance(clients, Clients)
-        require(fits, "compare", "clients, or the name of a data set", clients)
+        kind, remedy = type(clients).__name__, "" if fits else clients_remedy(clients)
+        require(fits, "compare", "clients, or the name of a data set", kind, remedy)
         return OwnData(clients, loss, None if _are_names(metrics) else metrics)
     plain = loss is None or isinstance(loss, str)
     remedy = "name one, such as loss='huber', or make clients with undrift.data.load(...).split"

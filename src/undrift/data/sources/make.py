@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from undrift.check import require
 from undrift.data.prepare import Prepare
 from undrift.data.sources.fields import Field, pack
 from undrift.data.sources.lazy import LazySamples, Look, packed
-from undrift.data.sources.samples import Source, as_tensor, is_source, pair_of
+from undrift.data.sources.samples import CLASSES_REMEDY, Source, as_tensor, is_source, pair_of
+from undrift.data.tables.files import is_table
 
 Pair = tuple[Tensor, Tensor]
 WHO = "Clients"
@@ -69,6 +71,17 @@ def gather(
     return _from_sources(list(data), held, target, client, lazy, prepare)
 
 
+def refuse_files(data: Any) -> None:
+    """Raise `ValueError` for the name of a file in the place of data."""
+    parts = data if isinstance(data, list | tuple) else [data]
+    file = next((str(each) for each in parts if isinstance(each, str | Path)), None)
+    remedy = "read it first"
+    if file is not None and is_table(file):
+        reader = "read_parquet" if file.lower().endswith(".parquet") else "read_csv"
+        remedy = f"say undrift.Clients(pandas.{reader}({file!r}), target=..., client=...)"
+    require(file is None, WHO, "data in memory, not a file", file, remedy)
+
+
 def _arrays(pair: Any, who: str) -> Any:
     """Return arrays or lists as tensors; what is no pair is refused later, with its name."""
     samples = isinstance(pair, tuple | list) and any(isinstance(each, dict) for each in pair)
@@ -76,7 +89,9 @@ def _arrays(pair: Any, who: str) -> Any:
     require(not samples, f"{WHO}, {who},", "inputs and targets", "a list of dictionaries", remedy)
     if not (isinstance(pair, tuple | list) and len(pair) == 2):
         return pair
-    return tuple(as_tensor(part, f"{WHO}, {who},") for part in pair)
+    inputs, targets = pair
+    who = f"{WHO}, {who},"
+    return as_tensor(inputs, who), as_tensor(targets, who, CLASSES_REMEDY)
 
 
 def _from_sources(

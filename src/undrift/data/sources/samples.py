@@ -23,6 +23,8 @@ from undrift.check import require
 from undrift.errors import first_line
 
 Collate = Callable[[list[Any]], Any]
+TEXT_REMEDY = "make numbers of the inputs, such as a tokenizer's input_ids"
+CLASSES_REMEDY = "number classes with numpy.unique(labels, return_inverse=True)"
 TARGETS = ("labels", "label", "target", "targets", "y")
 
 
@@ -66,6 +68,9 @@ class Source:
         try:
             return self.collate(samples)
         except Exception as error:
+            image = next(filter(_is_image, map(first_part, samples)), None)
+            remedy = "add transform=torchvision.transforms.ToTensor() to the Dataset"
+            require(image is None, who, "tensors of numbers", "images of Pillow", remedy)
             shapes = sorted({str(shape_of(sample)) for sample in samples})
             got = f"shapes {' and '.join(shapes[:2])}" if len(shapes) > 1 else first_line(error)
             remedy = "bring them to one shape, or pad them in a collate_fn of a DataLoader"
@@ -81,8 +86,18 @@ def shape_of(sample: Any) -> Any:
     """Return the shape of a sample's input."""
     if isinstance(sample, Mapping):
         return {name: tuple(np.shape(value)) for name, value in sample.items()}
-    first = sample[0] if isinstance(sample, tuple | list) and len(sample) else sample
-    return tuple(np.shape(first))
+    return tuple(np.shape(first_part(sample)))
+
+
+def first_part(sample: Any) -> Any:
+    """Return the first part of a sample, its input."""
+    if isinstance(sample, Mapping):
+        return next(iter(sample.values()), None)
+    return sample[0] if isinstance(sample, tuple | list) and len(sample) else sample
+
+
+def _is_image(part: Any) -> bool:
+    return type(part).__module__.partition(".")[0] == "PIL"
 
 
 def _chosen(data: Any, dataset: Any, who: str) -> Sequence[int]:
@@ -117,21 +132,21 @@ def pair_of(
         single = len(tensors) == 1
         return (
             next(iter(tensors.values())) if single else tensors,
-            as_tensor(batch[name], who),
+            as_tensor(batch[name], who, CLASSES_REMEDY),
             owner,
         )
     pair = isinstance(batch, tuple | list) and len(batch) == 2
     got = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
     remedy = "return (input, target), or a dictionary with a target, from the Dataset"
     require(pair, who, "samples of an input and a target", got, remedy)
-    return as_tensor(batch[0], who), as_tensor(batch[1], who), None
+    return as_tensor(batch[0], who), as_tensor(batch[1], who, CLASSES_REMEDY), None
 
 
 def _is_text(values: Any) -> bool:
     return isinstance(values, list | tuple) and any(isinstance(value, str) for value in values)
 
 
-def as_tensor(values: Any, who: str) -> Tensor:
+def as_tensor(values: Any, who: str, text_remedy: str = TEXT_REMEDY) -> Tensor:
     """Return an array, a list of numbers or a tensor as a tensor; float64 becomes float32."""
     if isinstance(values, Tensor):
         return values
@@ -146,7 +161,7 @@ def as_tensor(values: Any, who: str) -> Tensor:
         text = array.dtype.kind in "US" or any(isinstance(each, str) for each in array.flat)
         got, remedy = f"NumPy's type {array.dtype}", "give an array of one type of number"
         if text:
-            got, remedy = "text", "number classes with numpy.unique(labels, return_inverse=True)"
+            got, remedy = "text", text_remedy
         raise ValueError(f"{who} needs numbers, got {got}; {remedy}.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)

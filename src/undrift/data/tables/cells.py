@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}(\.?\d{3})*,\d+")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")  # may also be decimal commas: 1,234
 MISSING_REMEDY = 'drop the row, or say missing = "impute" (missing=impute in the shell)'
-
+NEW_ROW_REMEDY = (
+    'fill in the cell or drop the row; a model whose training says missing = "impute" '
+    "(missing=impute in the shell) fills it in"
+)
 THOUSANDS_REMEDY = (
     'write it without commas between thousands; if they are decimal commas, say decimal = "comma" '
     "(in the shell --data FILE:decimal=comma, or predict --decimal comma)"

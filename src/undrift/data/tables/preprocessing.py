@@ -19,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import nearest
-from undrift.data.tables.cells import TARGET_REMEDY, as_numbers, as_words, bad_cell
+from undrift.data.tables.cells import (
+    NEW_ROW_REMEDY,
+    TARGET_REMEDY,
+    as_numbers,
+    as_words,
+    bad_cell,
+)
 from undrift.data.tables.transformer import TransformedColumns
 from undrift.errors import DataError
 from undrift.untrusted import parse_json
@@ -51,7 +57,8 @@ class NumberColumn:
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float32]:
         """Return (N, 1) the scaled numbers."""
-        values = as_numbers(frame[self.name], self.name, self.fill)
+        cells = frame[self.name]
+        values = as_numbers(cells, self.name, self.fill, missing_remedy=NEW_ROW_REMEDY)
         with np.errstate(over="ignore"):  # an overflow shows as Inf below
             scaled = ((values - self.mean) / self.scale).astype(np.float32)
         if not np.isfinite(scaled).all():
@@ -83,7 +90,7 @@ class CategoryColumn:
         """Return (N, categories); another word is "other", a row of zeros, with a warning."""
         import pandas as pd
 
-        words = as_words(frame[self.name], self.name, self.fill)
+        words = as_words(frame[self.name], self.name, self.fill, NEW_ROW_REMEDY)
         codes = pd.Index(self.categories, dtype=object).get_indexer(words)
         unknown = codes < 0
         if unknown.any():
