@@ -81,7 +81,7 @@ ALLOWED = {
     ),
     "outer": (
         "base comm dry gradients models optim topology engine engine.base engine.collectives "
-        "engine.processes"
+        "engine.execution engine.processes"
     ),
     "__main__": "cli",
     "undrift": "",
