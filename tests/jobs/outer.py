@@ -5,6 +5,8 @@ Every rank writes what it found to FOLDER/found-RANK.json and its models to FOLD
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import torch._dynamo  # torch.func needs it; so copies of this process need not 
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import distribute_module
 
 import undrift as ud
@@ -72,6 +75,19 @@ def other_code(outer: Callable[[], ud.Outer], one: bool) -> str:
         return refusal(outer)
 
 
+def averaged_later() -> str:
+    """Return what the forward pass says of a model that is put into DDP after Outer was made."""
+    model = support.net()
+    outer = ud.Outer(model, SMALL, every=1)
+    around = nn.parallel.DistributedDataParallel(model)
+    said = refusal(lambda: around(support.batch()[0]))
+    copied = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+    support.closure_of(copied, support.batch())()  # a copy is no affair of Outer's
+    del outer
+    gc.collect()
+    return f"{said} Without Outer {refusal(lambda: around(support.batch()[0]))}."
+
+
 def bad_inputs(rank: int) -> dict[str, str]:
     """Return what is said where one rank, or all, have something that does not fit."""
     one = rank == 1
@@ -90,6 +106,7 @@ def bad_inputs(rank: int) -> dict[str, str]:
 
     batch_norm = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
     mesh = init_device_mesh("cpu", (join().size,))
+    on_cpu = {"device_id": torch.device("cpu")}
     averaged = nn.parallel.DistributedDataParallel(support.net())
     return {
         "other method": refusal(lambda: outer(ud.FedProx(lr=0.1) if one else SMALL)),
@@ -108,7 +125,10 @@ def bad_inputs(rank: int) -> dict[str, str]:
             lambda: outer(ud.Marsit(lr=0.1), every=[3] * (join().size - 1) + [4])
         ),
         "DTensor": refusal(lambda: outer(model=distribute_module(support.net(), mesh))),
+        "FSDP": refusal(lambda: outer(model=FullyShardedDataParallel(support.net(), **on_cpu))),
+        "FSDP 2": refusal(lambda: outer(model=fully_shard(support.net(), mesh=mesh))),
         "DDP": refusal(lambda: outer(model=averaged)),
+        "DDP later": averaged_later(),
         "not a number": not_a_number(support.net(), rank),
     }
 

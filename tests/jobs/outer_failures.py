@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import undrift as ud
 from tests.support import outer as support
@@ -77,9 +78,50 @@ def broken_method() -> None:
     ud.Outer(support.net(), Broken(lr=0.1), every=2)
 
 
+def no_loss() -> None:
+    """Return no loss from a closure on rank 1, in the second step of a round."""
+    model, outer = made()
+    support.after(outer, model, 3)
+    outer.step(support.closure_of(model, support.batch()) if dist.get_rank() == 0 else lambda: None)
+
+
+def grad_scaler() -> None:
+    """Step by a GradScaler on rank 1."""
+    model = support.net(dtype=torch.float32)
+    outer = ud.Outer(model, METHOD, every=1)
+    inputs, targets = support.batch()
+    loss = cross_entropy(model(inputs.float()), targets)
+    if dist.get_rank() == 1:
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(loss).backward()
+        scaler.step(outer)
+    else:
+        loss.backward()
+        outer.step()
+
+
+def second_optimiser() -> None:
+    """Let another optimiser change the parameters on rank 1, in the middle of a round."""
+    model, outer = made()
+    support.after(outer, model, 3)
+    if dist.get_rank() == 1:
+        support.closure_of(model, support.batch())()
+        torch.optim.Adam(model.parameters()).step()
+    support.after(outer, model, 1)
+
+
 CASES = {
     each.__name__: each
-    for each in (closure, closure_caught, short_loader, other_state, broken_method)
+    for each in (
+        closure,
+        closure_caught,
+        short_loader,
+        other_state,
+        broken_method,
+        no_loss,
+        grad_scaler,
+        second_optimiser,
+    )
 }
 
 

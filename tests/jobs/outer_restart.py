@@ -1,6 +1,8 @@
-"""A script under torchrun that saves at every meeting: FOLDER KILLED_AT, none if negative.
+"""A script under torchrun that saves at every meeting: FOLDER METHOD [RANK PLACE].
 
-Rank 1 kills itself in round KILLED_AT of the first attempt. Rank 0 prints the hash of its model.
+Rank RANK kills itself in the first attempt, after three meetings: in the middle of the next round
+(PLACE "step"), or while it saves the third one, when its file is written but not yet in its place
+(PLACE "save"). Rank 0 prints the hash of its model.
 """
 
 import hashlib
@@ -13,10 +15,22 @@ import torch
 from torch import nn
 
 import undrift as ud
+from undrift.outer import checkpoints
+
+METHODS = {
+    "DiLoCo": ud.Compressed(ud.DiLoCo(lr=1.0), ud.ScaledSign(), error_feedback=True),
+    "Marsit": ud.Marsit(lr=1.0, server_lr=0.01),
+}
+
+
+def kill(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
 
 torch.set_num_threads(1)
-folder, killed_at = Path(sys.argv[1]), int(sys.argv[2])
+folder, method = Path(sys.argv[1]), METHODS[sys.argv[2]]
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+place = sys.argv[4] if attempt == 0 and sys.argv[3:4] == [str(rank)] else ""
 torch.manual_seed(attempt)  # so that nothing but the checkpoint can make attempts agree
 model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
 if attempt == 0:
@@ -25,7 +39,6 @@ if attempt == 0:
         nn.init.normal_(p, 0, 0.1)
 torch.manual_seed(rank)
 inner = torch.optim.Adam(model.parameters(), lr=0.01)
-method = ud.Compressed(ud.DiLoCo(lr=1.0), ud.ScaledSign(), error_feedback=True)
 outer = ud.Outer(model, method, every=3, inner=inner, timeout=60.0)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(outer, 0.95)
 extra = outer.resume(folder)
@@ -37,11 +50,13 @@ while outer.t < 6:
     outer.zero_grad()
     model(inputs).square().mean().backward()
     met = outer.t
-    if attempt == 0 and rank == 1 and outer.t == killed_at and outer.steps % 3 == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if place == "step" and outer.steps == 10:
+        kill()
     outer.step()
     scheduler.step()
     if outer.t > met:
+        if place == "save" and outer.t == 3:
+            checkpoints.seal_file = kill
         outer.save(folder, scheduler=scheduler.state_dict())
 if rank == 0:
     x = nn.utils.parameters_to_vector(model.parameters()).detach()

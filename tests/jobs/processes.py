@@ -199,6 +199,7 @@ def main() -> None:
     found["refused"] = [
         refusal(lambda: testing.start(ud.FedAvg(lr=0.1), batch_size=0)),
         refusal(lambda: testing.finish(testing.start(ud.FedAvg(lr=0.1), rounds=1))),
+        refusal(lambda: testing.start(ud.FedAvg(lr=0.1), attack="alie:0.3")),
     ]
     # Every process must have found the same.
     texts = world.texts(json.dumps(found, sort_keys=True))

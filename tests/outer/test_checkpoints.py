@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ import undrift as ud
 from tests.jobs import __file__ as jobs
 from tests.support import outer as support
 from tests.support.outer import after, batch, vector
-from tests.support.system import ROOT
+from tests.support.system import torchrun
 from undrift.errors import CheckpointError
 from undrift.files import seal_file
 
@@ -111,26 +108,19 @@ def test_the_middle_of_a_round_is_no_meeting(tmp_path: Path) -> None:
     assert torch.equal(vector(model), outer.server.x)
 
 
-def torchrun(folder: Path, killed_at: int) -> tuple[str, str]:
+def end_of_job(folder: Path, *arguments: str) -> tuple[str, str]:
     """Return the hash of the model at the end and the number of the last attempt."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.2"]
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    ended = subprocess.run(
-        [*command, str(JOB), str(folder), str(killed_at)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    found = re.search(r"hash (\w+) attempt (\d)", ended.stdout)
-    assert found is not None, ended.stdout
+    printed = torchrun(2, JOB, str(folder), *arguments, restarts=1)
+    found = re.search(r"hash (\w+) attempt (\d)", printed)
+    assert found is not None, printed
     return found[1], found[2]
 
 
 @pytest.mark.long
-def test_a_killed_job_ends_with_the_uninterrupted_hash(tmp_path: Path) -> None:
-    whole, attempt = torchrun(tmp_path / "whole", -1)
+@pytest.mark.parametrize("method", ["DiLoCo", "Marsit"])
+def test_a_killed_job_ends_with_the_uninterrupted_hash(method: str, tmp_path: Path) -> None:
+    whole, attempt = end_of_job(tmp_path / "whole", method)
     assert attempt == "0"
-    assert torchrun(tmp_path / "killed", 3) == (whole, "1")
+    for rank, place in (("1", "step"), ("0", "save"), ("0", "step"), ("1", "save")):
+        killed = tmp_path / f"{place}-{rank}"
+        assert end_of_job(killed, method, rank, place) == (whole, "1"), (rank, place)

@@ -16,6 +16,18 @@ LOADER = (
     "output, and let all ranks take as many rounds, also where their loaders differ in length."
 )
 NOTHING = "nothing was raised"
+NO_LOSS = (
+    "Outer.step needs a closure that returns its loss, got NoneType; end it with `return loss`."
+)
+SCALER = (
+    "Outer needs gradients without a GradScaler, which skips steps on single ranks, got one; use "
+    "autocast with bfloat16, which needs none, and call outer.step()."
+)
+SECOND = (
+    "Outer needs to be the only one that changes the model's parameters, got parameters that "
+    "another optimiser or the script has changed since the last step; remove the other optimiser, "
+    "or call load_state_dict to go on from another state. The model is back where Outer had put it."
+)
 STATE = "Outer.load_state_dict needs what Outer.state_dict() returned, got 'dict'."
 SAID = {  # by rank 0 and by rank 1
     "closure": ("WorkerError: Rank 1 failed: no memory", "RuntimeError: no memory"),
@@ -26,6 +38,9 @@ SAID = {  # by rank 0 and by rank 1
         "WorkerError: Rank 1 failed: a method of one's own is wrong",
         "TypeError: a method of one's own is wrong",
     ),
+    "no_loss": (f"WorkerError: Rank 1 failed: {NO_LOSS}", f"ValueError: {NO_LOSS}"),
+    "grad_scaler": (f"WorkerError: Rank 1 failed: {SCALER}", f"ValueError: {SCALER}"),
+    "second_optimiser": (f"WorkerError: Rank 1 failed: {SECOND}", f"ValueError: {SECOND}"),
 }
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +15,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import undrift as ud
+from tests.jobs import outer_frameworks as job
 from tests.support import outer as support
 from tests.support.outer import after, batch, vector
+from tests.support.system import made_once, torchrun
 
 needs_lightning = pytest.mark.skipif(
     importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
@@ -117,6 +122,58 @@ def test_accelerate_wraps_it_as_any_other_optimiser(closure: bool) -> None:
         return vector(net)
 
     assert torch.equal(trained(True), trained(False))
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each of two ranks under torchrun has found."""
+    folder = made_once(
+        tmp_path_factory,
+        "outer-frameworks",
+        lambda folder: torchrun(2, Path(job.__file__), str(folder)),
+    )
+    return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["FedSpeed", "Marsit"])
+def test_lightning_drives_it_on_two_ranks(method: str, two_ranks: list[dict[str, Any]]) -> None:
+    pytest.importorskip("lightning")
+    by_hand = torch.tensor(two_ranks[0]["by hand"][method])
+    for found in two_ranks:
+        model = torch.tensor(found["lightning"][method])
+        assert torch.allclose(model, by_hand, rtol=0, atol=1e-14)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["FedSpeed", "Marsit"])
+def test_accelerate_drives_it_on_two_ranks(method: str, two_ranks: list[dict[str, Any]]) -> None:
+    pytest.importorskip("accelerate")
+    by_hand = two_ranks[0]["by hand"][method]
+    assert [found["accelerate"]["models"][method] for found in two_ranks] == [by_hand] * 2
+
+
+@pytest.mark.long
+def test_a_model_that_accelerate_has_wrapped_is_refused(two_ranks: list[dict[str, Any]]) -> None:
+    pytest.importorskip("accelerate")
+    for found in two_ranks:
+        assert re.search(
+            r"step on their own .*prepare\(outer, loader\)", found["accelerate"]["wrapped"]
+        )
+
+
+@pytest.mark.long
+def test_accelerate_deals_out_batches_and_steps_schedulers_for_all_ranks(
+    two_ranks: list[dict[str, Any]],
+) -> None:
+    pytest.importorskip("accelerate")
+    for rank, found in enumerate(two_ranks):
+        prepared, own = found["accelerate"]["rates"]
+        assert (prepared, own) == (0.1 * 0.5**2, 0.1 * 0.5)
+        assert found["accelerate"]["loader"] == [
+            [2 * rank, 2 * rank + 1],
+            [2 * rank + 4, 2 * rank + 5],
+        ]
 
 
 def test_a_hugging_face_model_trains_with_its_tied_weights() -> None:

@@ -89,6 +89,44 @@ def test_a_schedule_of_the_inner_optimiser_keeps_the_conservation_law(method: An
             assert left.abs().max() > 1e-3
 
 
+SIGNS = {
+    "SignSGD": ud.SignSGD(lr=0.5, server_lr=0.01),
+    "SSDM": ud.SSDM(lr=0.5, server_lr=0.01),
+    "SSDM max": ud.SSDM(lr=0.5, server_lr=0.01, scale="max"),
+    "SSDM own": ud.SSDM(lr=0.5, server_lr=0.01, scale="own", norm="inf"),
+    "CascadingSSDM": ud.CascadingSSDM(lr=0.5, server_lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_methods_that_owe_nothing_step_by_server_lr_whatever_the_schedule(name: str) -> None:
+    """SSDM's m averages updates divided by lr, and signs of a vote are those of the update."""
+    model, _, outer = with_inner(SIGNS[name], OPTIMISERS["adamw"])
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(outer, 0.5)
+    plain = support.net()
+    optimiser = OPTIMISERS["adamw"](plain.parameters())
+    m = torch.zeros_like(vector(model))
+    for _ in range(4):
+        start = vector(model).clone()
+        nn.utils.vector_to_parameters(start.clone(), plain.parameters())
+        for k in range(3):
+            optimiser.param_groups[0]["lr"] = outer.param_groups[0]["lr"]
+            plain_step(plain, optimiser, k)
+            outer.step(support.closure_of(model, batch(k)))
+            scheduler.step()
+        update, moved = start - vector(plain), start - vector(model)
+        size = m.new_tensor(0.01)
+        if name == "SignSGD":
+            assert torch.equal(moved > 0, update >= 0)
+        else:
+            m = 0.9 * m + 0.1 * update / 0.5
+            assert torch.allclose(outer.server.m, m, rtol=0, atol=1e-13)
+            if name != "SSDM":
+                size = 0.01 * (m.abs().max() if name == "SSDM own" else m.norm())
+        assert torch.allclose(moved.abs(), size.expand_as(m), rtol=0, atol=1e-13)
+    assert outer.param_groups[0]["lr"] == 0.02 * 0.5**12
+
+
 @pytest.mark.parametrize(
     "lr", [ud.exponential(0.3, 0.5), ud.Schedule(lambda t: (0.3, 0.03)[t % 2])]
 )

@@ -100,7 +100,10 @@ SENTENCES = {
     "topology": r"The topology needs \d nodes, one for each rank, got 3",
     "steps of Marsit": r"Marsit needs the same number of local steps on every rank, got \[3, ",
     "DTensor": r"Outer needs plain parameters that are whole on every rank, .* got DTensor at ",
+    "FSDP": r"needs plain parameters .* got FullyShardedDataParallel; use a model without FSDP",
+    "FSDP 2": r"needs plain parameters that are whole on every rank, .* got DTensor at '0.weight'",
     "DDP": r"Outer needs a model whose ranks step on their own .*, got DistributedDataParallel",
+    "DDP later": r"own gradients, got one that was put into D.* Without Outer nothing was raised",
     "not a number": r"finite updates, got NaN or Inf from rank 1 in round 1.* kept=True t=1",
 }
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +64,27 @@ def launch(processes: int, job: ModuleType, *arguments: str, timeout: float = 24
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def torchrun(
+    processes: int,
+    script: Path,
+    *arguments: str,
+    restarts: int = 0,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 400,
+) -> str:
+    """Run a script under torchrun, fail if it does, and return what it printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    command += ["--monitor-interval", "0.2", str(script), *arguments]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **(env or {})}
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return ended.stdout
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def simulate(
         settled = _settled_evaluation(request, setup)
         choice = _choose(request, setup)
     world = asked or enter(simulate, arguments)  # from here on, other processes may take part
-    require_enough_clients(world.size, clients, tap)
+    require_enough_clients(world.size, clients, tap, attack)
     with world.failure_scope():
         if world.size > 1:
             world.require_same(_common_facts(request, setup))

@@ -74,7 +74,7 @@ def check_arguments(request: SimulationRequest) -> None:
     _check_options(request.evaluation, request.execution)
     require_nonnegative("simulate", weight_decay=request.weight_decay)
     require_positive("simulate", timeout=request.timeout)
-    require_enough_clients(request.processes or 1, clients, request.tap)
+    require_enough_clients(request.processes or 1, clients, request.tap, request.attack)
     if request.clip is not None:
         require_positive("simulate", clip=request.clip)
     require_choice("simulate", "mode", request.mode, ("auto", *get_args(Mode)))
@@ -148,12 +148,16 @@ def _require_count_or_none(name: str, count: int | None) -> None:
     require(fits, "simulate", f"{name} >= 1, a whole number or None", count)
 
 
-def require_enough_clients(processes: int, clients: Clients, tap: Tap | None = None) -> None:
-    """Raise for processes without a client, and for a tap with more than one process."""
-    enough = len(clients) >= processes
-    expected = f"at least one client for each of {processes} processes"
+def require_enough_clients(
+    processes: int, clients: Clients, tap: Tap | None = None, attack: Any = None
+) -> None:
+    """Raise for processes without a client, and for what sees all uploads with several of them."""
+    enough, got = len(clients) >= processes, f"{processes} processes"
+    expected = f"at least one client for each of {got}"
     require(enough, "A run", expected, len(clients), "start fewer processes")
-    require(tap is None or processes == 1, "A tap", "one process", f"{processes} processes")
+    require(tap is None or processes == 1, "A tap", "one process", got)
+    alone = attack is None or processes == 1
+    require(alone, "attack", "one process", got, "attackers know all uploads")
 
 
 def check_fleet(
@@ -214,9 +218,6 @@ def upload_policy(request: SimulationRequest) -> UploadPolicy:
             f"{name} needs the weighted mean of its uploads, got {policy.aggregation!r}: "
             f"{algorithm.needs_mean}; use a method such as FedAvg or FedACG with it."
         )
-    if policy.attack is not None:
-        alone = request.processes in (None, 1) and request.clients.rank_census is None
-        require(alone, "attack", "one process", request.processes, "attackers know all uploads")
     return policy
 
 

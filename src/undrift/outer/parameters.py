@@ -37,6 +37,11 @@ class Parameters:
         _OWNERS.add(self)
         retain_freed_memory_for(self, self._x.nbytes)  # A round makes several such vectors.
 
+    def refuse_averaging(self) -> None:
+        """Raise in the model's forward pass if DistributedDataParallel has been put around it."""
+        handle = self._model.register_forward_pre_hook(_refuse_averaging)
+        weakref.finalize(self, handle.remove)
+
     def unite(self) -> None:
         """Make the parameters views of one vector and remember them as they are."""
         self._x = self.layout.unite(self._model)
@@ -48,6 +53,10 @@ class Parameters:
     def point(self) -> Vector:
         """Return where the model is; not to be changed."""
         return self._point() if callable(self._point) else self._point
+
+    def is_of(self, model: nn.Module) -> bool:
+        """Return whether these are the parameters of this model, and not of a copy."""
+        return self._model is model
 
     @property
     def vector(self) -> Vector:
@@ -148,6 +157,17 @@ def _refuse_wrappers(model: Any) -> None:
             )
         if name in ("FullyShardedDataParallel", "FSDPModule"):
             raise ValueError(_sharded(name))
+
+
+def _refuse_averaging(model: nn.Module, inputs: Any) -> None:
+    """Raise inside the forward pass of DistributedDataParallel, unless the model is a copy."""
+    around = nn.parallel.DistributedDataParallel._active_ddp_module
+    if around is not None and any(each.is_of(model) for each in _OWNERS):
+        raise ValueError(
+            "Outer needs a model whose ranks step on their own gradients, got one that was put "
+            "into DistributedDataParallel later, which averages them at every step; use the plain "
+            "model: with accelerate, call accelerator.prepare(outer, loader) without it."
+        )
 
 
 def _refuse_foreign_kinds(named: Mapping[str, Tensor]) -> None:

@@ -67,6 +67,8 @@ def prepare(wishes: Wishes, size: int) -> RankSetup:
         require(wishes.topology is None, name, "no topology, it has a server", wishes.topology)
         require(wishes.allreduce is None, name, "no allreduce, it has a server", wishes.allreduce)
     parameters = Parameters(model)
+    if size > 1:
+        parameters.refuse_averaging()
     method.check(model)
     habits = rehearse(resolve(method, 0), parameters.point)
     inner = None

@@ -153,9 +153,15 @@ def test_a_checkpoint_of_several_processes_is_read_by_one(launched, given):
 
 
 def test_a_refused_run_leaves_the_others_as_they_were(launched):
-    first, second = launched[1]["refused"]
+    first, second, _ = launched[1]["refused"]
     assert "batch_size >= 1, a whole number or None, got 0" in first
     assert second == "none"
+
+
+def test_an_attack_needs_one_process(launched):
+    processes, found, _, _ = launched
+    said = f"attack needs one process, got '{processes} processes'; attackers know all uploads."
+    assert found["refused"][2] == ("none" if processes == 1 else said)
 
 
 def test_an_error_of_one_rank_reaches_the_others_at_once(launched):
