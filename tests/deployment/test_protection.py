@@ -178,8 +178,8 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def requests(digest: str) -> dict[str, bytes]:
-    """Return well-formed requests that name an experiment."""
-    model = torch.zeros(38)
+    """Return well-formed requests that name an experiment of SCAFFOLD with a net of 4 units."""
+    model = torch.zeros(38)  # which also stands for the server's control variate
     exchange = ExchangeRequest(
         experiment=digest,
         client=0,
@@ -194,7 +194,7 @@ def requests(digest: str) -> dict[str, bytes]:
     )
     return {
         "census": encode(SiteMessage(CensusRequest(experiment=digest))),
-        "exchange": encode(SiteMessage(exchange, [model])),
+        "exchange": encode(SiteMessage(exchange, [model] * 3)),
         "evaluation": encode(
             SiteMessage(EvaluationRequest(experiment=digest, client=0, t=0), [model])
         ),
