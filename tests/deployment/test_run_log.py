@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import socket
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from undrift.deployment.folders import CentreFolder
 from undrift.deployment.run import run_federation
 from undrift.deployment.run_log import RunLog
 from undrift.deployment.serve import Registry, start_relay
-from undrift.errors import UndriftError
-from undrift.federation import InProcess
+from undrift.deployment.supervise import SupervisedProgram, Supervisor
+from undrift.errors import DataError, UndriftError
+from undrift.federation import InProcess, Site
 from undrift.runs.options import RunOptions
 from undrift.runs.run_job import Observer
 
@@ -127,3 +129,36 @@ def test_a_run_writes_what_happens_into_its_log(
     after = (tmp_path / "logs" / "run.log").read_text()
     assert after.startswith(text), "a resumed run goes on with the log"
     assert after.endswith(" error: Site north needs its state.\n")
+
+
+def test_logs_are_their_owners_alone(tmp_path: Path) -> None:
+    """What Flower runs at a site runs as another user, and an error in the log may quote a cell."""
+    log = tmp_path / "logs" / "site.log"
+    log.parent.mkdir()
+    log.touch(mode=0o644)
+    with Supervisor(tmp_path / "logs", lambda text: None) as supervisor:
+        supervisor.start(SupervisedProgram("site", [sys.executable, "-c", ""]))
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_an_error_of_a_sites_data_is_in_its_log_and_in_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = "Row 1 of column 'hiv' needs a number, got 'no'; correct it."
+
+    def fail(*arguments: Any) -> None:
+        raise DataError(cell)
+
+    monkeypatch.setattr(Site, "_run", fail)
+    described, logged = experiment(tmp_path), list[str]()
+    sites = {name: host(described, tmp_path / "s", name) for name in NAMES}
+    sites["north"]._say = logged.append
+    sites["north"]._site.cache_clear()  # The site was made with the other log.
+    transport = InProcess(Named(name, each) for name, each in sites.items())
+    result = run_federation(described, "x", transport, RunOptions(out=tmp_path / "out"))
+    written = "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "out").rglob("*") if path.is_file()
+    )
+    assert sorted(result.trials[0].records[0].dropped or {}) == NAMES
+    assert "hiv" not in written
+    assert any("hiv" in line for line in logged)
