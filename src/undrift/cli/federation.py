@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -195,6 +195,7 @@ def run(
     from undrift.deployment.folders import CentreFolder
     from undrift.deployment.plan import resolved
     from undrift.deployment.run import run_federation
+    from undrift.deployment.run_log import RunLog
     from undrift.report.terminal import print_results
     from undrift.runs.folder import read_experiment
     from undrift.runs.options import RunOptions
@@ -214,13 +215,12 @@ def run(
     with (
         signals_as_codes(),
         bar,
+        RunLog(centre.logs, bar, quiet=quiet) as log,
         tempfile.TemporaryDirectory(prefix="undrift-", dir="/tmp") as place,
-        _relay(centre, _flower(flower), experiment, Path(place)) as transport,
+        _relay(centre, _flower(flower), experiment, Path(place), log.say) as transport,
     ):
         if resume is None:
-            if not quiet:
-                names = ", ".join(experiment.federation.sites)
-                print(f"Waiting for the SuperLink, {names}.", file=sys.stderr, flush=True)
+            log.say(f"Waiting for the SuperLink, {', '.join(experiment.federation.sites)}.")
             transport.wait(list(experiment.federation.sites))
         options = RunOptions(
             out=out,
@@ -229,7 +229,7 @@ def run(
             track=track or (),
             arguments=sys.argv[1:],
             spelling=Spelling(flags=True, command=command),
-            observer=bar,
+            observer=log,
         )
         result = run_federation(
             experiment,
@@ -284,7 +284,11 @@ def demo(
 
 @contextmanager
 def _relay(
-    centre: "CentreFolder", flower: "FlowerEnvironment", experiment: Any, place: Path
+    centre: "CentreFolder",
+    flower: "FlowerEnvironment",
+    experiment: Any,
+    place: Path,
+    say: Callable[[str], None],
 ) -> Iterator["RelayTransport"]:
     """Give the transport of a run, and let its relay end."""
     from undrift.config.federation import DEADLINE, PATIENCE
@@ -295,7 +299,7 @@ def _relay(
     app = write_app(place)
     transport = RelayTransport(
         centre.keys,
-        lambda path: start_relay(centre, flower, app, path),
+        lambda path: start_relay(centre, flower, app, path, say),
         place,
         deadline=federation.deadline or DEADLINE,
         patience=federation.patience or PATIENCE,

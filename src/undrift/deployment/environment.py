@@ -7,8 +7,9 @@ it is imported here.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,9 +67,19 @@ class FlowerEnvironment:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def run(self, *arguments: str | Path, home: Path, timeout: float = 120.0) -> str:
-        """Return what a short program prints; raise with its last line if it fails."""
+    def run(
+        self,
+        *arguments: str | Path,
+        home: Path,
+        say: Callable[[str], None] = lambda text: None,
+        timeout: float = 120.0,
+    ) -> str:
+        """Return what a short program prints; raise with its last line if it fails.
+
+        `say` gets the command as an operator can repeat it.
+        """
         command = [self.program(str(arguments[0])), *map(str, arguments[1:])]
+        say(f"{arguments[0]}: FLWR_HOME={shlex.quote(str(home))} {shlex.join(command)}")
         try:
             done = subprocess.run(
                 command,

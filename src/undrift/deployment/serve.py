@@ -96,7 +96,7 @@ class Registry:
 
     def _flwr(self, verb: str, what: str, *options: str) -> str:
         arguments = ("flwr", "supernode", verb, what, CONNECTION, *options)
-        return self._flower.run(*arguments, home=self._folder.home)
+        return self._flower.run(*arguments, home=self._folder.home, say=self._say)
 
     def _remember(self) -> None:
         write_atomic(self._file, json.dumps(self._nodes))
@@ -146,8 +146,14 @@ def write_app(folder: Path) -> Path:
     return app
 
 
-def start_relay(folder: CentreFolder, flower: FlowerEnvironment, app: Path, path: Path) -> None:
-    """Let the SuperLink start a relay that connects to a socket."""
+def start_relay(
+    folder: CentreFolder,
+    flower: FlowerEnvironment,
+    app: Path,
+    path: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Let the SuperLink start a relay that connects to a socket, and say how."""
     folder.superlink()  # which raises if there is none, before Flower writes a file of its own
     arguments = ("flwr", "run", app, CONNECTION, "--run-config", f'socket="{path}"')
-    flower.run(*arguments, home=folder.home)
+    flower.run(*arguments, home=folder.home, say=say)

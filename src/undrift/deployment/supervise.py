@@ -147,7 +147,11 @@ class Supervisor:
 
     def _launch(self, program: SupervisedProgram, before: _Running | None = None) -> None:
         account = {} if program.account is None else program.account.popen
-        with self._log(program.name).open("ab") as log:
+        path = self._log(program.name)
+        path.touch(mode=0o600)
+        # A site's log may quote a cell of its table, and what Flower runs is another user.
+        path.chmod(0o600)
+        with path.open("ab") as log:
             begin = log.tell()
             process = subprocess.Popen(
                 list(program.command),
