@@ -5,21 +5,22 @@
 Each line has one quantity grow while the others stay. Random data, FedAvg and SCAFFOLD (which keeps
 a state for each client) with everything at its default, which is compiled kernels where the net has
 some; ten samples a client, five steps of batch 10, no evaluation. All points of a line take turns,
-one round each, and a point is the median of 20 rounds after the first five. Memory is the resident
-set of a process that runs one point alone.
+one round each, and a point is the median of the rounds after the first five, in seconds of the
+processor on one thread, which other processes disturb little. Memory is the resident set of a
+process that runs one point alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import platform
 import resource
 import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,9 @@ class Point:
     parameters: int = 1_000
 
     def model(self) -> nn.Module:
-        """Return a linear model, or from 10^4 parameters on a net with a hidden layer."""
+        """Return a linear model of 1,000 parameters, or else a net with a hidden layer."""
         torch.manual_seed(0)
-        if self.parameters < 10_000:
+        if self.parameters <= 1_000:
             return nn.Linear(self.features, CLASSES)
         hidden = round((self.parameters - CLASSES) / (self.features + 1 + CLASSES))
         return nn.Sequential(
@@ -108,24 +109,29 @@ def measured(points: Sequence[Point], method: str, rounds: int) -> list[float]:
     seconds: list[list[float]] = [[] for _ in points]
     for _ in range(rounds + WARM_UP):
         for i, run in enumerate(runs):
-            seconds[i].append(next(run).seconds)
+            start = time.process_time()
+            next(run)
+            seconds[i].append(time.process_time() - start)
     return [statistics.median(each[WARM_UP:]) for each in seconds]
 
 
 def peak(point: Point, method: str) -> float:
     """Return the peak megabytes of a process that runs eight rounds of a point."""
-    command = [sys.executable, "-m", "benchmarks.growth", "one", method]
-    command += [str(value) for value in asdict(point).values()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+    context = multiprocessing.get_context("fork")  # which spares importing torch once more
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_play, args=(point, method, theirs))
+    process.start()
+    theirs.close()
+    found: float = ours.recv()
+    process.join()
+    return found
 
 
-def one(arguments: Sequence[str]) -> None:
-    """Run one point and print the peak of this process in megabytes."""
-    method, *sizes = arguments
-    for _, _ in zip(range(8), Point(*map(int, sizes)).start(method), strict=False):
+def _play(point: Point, method: str, to: Any) -> None:
+    """Run one point and send the peak of this process in megabytes."""
+    for _, _ in zip(range(8), point.start(method), strict=False):
         pass
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    to.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -146,13 +152,15 @@ def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     looks = {"FedAvg": ("#0072B2", "o"), "SCAFFOLD": ("#E69F00", "s")}
-    for axis, (title, points) in zip(figure.subplots(1, len(LINES)), LINES.values(), strict=True):
+    for axis, (title, points) in zip(
+        figure.subplots(1, len(LINES), squeeze=False)[0], LINES.values(), strict=True
+    ):
         mine = [row for row in rows if row["title"] == title]
         for method, (colour, marker) in looks.items():
             times = [1e3 * row[method] for row in mine]
             axis.plot([row["size"] for row in mine], times, color=colour, marker=marker)
             axis.plot([], [], color=colour, marker=marker, label=method)
-        axis.set(xscale="log", yscale="log", xlabel=title, ylabel="milliseconds a round")
+        axis.set(xscale="log", yscale="log", xlabel=title, ylabel="CPU milliseconds a round")
         axis.set_title(_kept(title, points[0]), fontsize=10)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
@@ -170,24 +178,32 @@ def _kept(title: str, point: Point) -> str:
     return ", ".join(f"{size:,} {name}" for name, size in sizes.items() if name != title)
 
 
+def lines_of(
+    lines: dict[str, tuple[str, list[Point]]], rounds: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of each line."""
+    # Processes are forked before this one has held any run.
+    peaks = {(m, p): peak(p, m) for _, points in lines.values() for p in points for m in METHODS}
+    for field, (title, points) in lines.items():
+        rows: list[dict[str, Any]] = [{"title": title, "size": getattr(p, field)} for p in points]
+        for method in METHODS:
+            times = measured(points, method, rounds)
+            for row, point, seconds in zip(rows, points, times, strict=True):
+                row |= {method: seconds, f"{method} MB": peaks[method, point]}
+        yield rows
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20, help="measured rounds (%(default)s)")
     parser.add_argument("--picture", type=Path, help="where to draw, such as docs/growth.png")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     options = parser.parse_args(arguments)
-    rows: list[dict[str, Any]] = []
-    for field, (title, points) in LINES.items():
-        times = {method: measured(points, method, options.rounds) for method in METHODS}
-        for i, point in enumerate(points):
-            row: dict[str, Any] = {"title": title, "size": getattr(point, field)}
-            for method in METHODS:
-                row[method], row[f"{method} MB"] = times[method][i], peak(point, method)
-            rows.append(row)
+    torch.set_num_threads(1)
+    rows = [row for each in lines_of(LINES, options.rounds) for row in each]
     date = datetime.now(UTC).date()
     print(table(rows))
-    threads = torch.get_num_threads()
-    print(f"\n{date}, {platform.machine()}, {threads} threads, {options.rounds} rounds")
+    print(f"\n{date}, {platform.machine()}, 1 thread, {options.rounds} rounds")
     if options.out:
         options.out.write_text(json.dumps({"date": str(date), "rows": rows}, indent=1) + "\n")
     if options.picture:
@@ -195,7 +211,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["one"]:
-        one(sys.argv[2:])
-    else:
-        main()
+    main()

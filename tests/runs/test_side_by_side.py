@@ -19,10 +19,13 @@ import undrift as ud
 from undrift.config.experiment import Experiment, Method
 from undrift.engine import simulate as simulation
 from undrift.engine.settings import RunSize
+from undrift.engine.tuning import calibrate
+from undrift.engine.tuning.rules import Candidate
 from undrift.engine.world import World
 from undrift.results.trial import RecordingError
 from undrift.runs import job_count, runner, side_by_side
 from undrift.runs.build import build_run, resolve_experiment
+from undrift.runs.executions import Executions
 from undrift.runs.folder import read
 from undrift.runs.job_count import default_jobs
 from undrift.runs.jobs import Job, jobs
@@ -91,10 +94,60 @@ def test_an_execution_is_chosen_once_for_jobs_that_differ_in_numbers_alone(
         },
     }
     planned = jobs(Experiment.of(settings))
-    recorder = Recorder(tmp_path)
-    found = list(side_by_side._executions(planned, recorder, 1, {}))
+    executions = Executions((), Recorder(tmp_path))
+    found = list(side_by_side._executions(planned, executions, 1, {}))
     assert len(found) == len(planned) == 18
     assert sorted(built) == [("fedavg", "adam"), ("fedavg", "sgd"), ("scaffold", "sgd")]
+
+
+def executions(result: ud.ExperimentResult) -> list[tuple[Any, ...]]:
+    return [(t.facts["mode"], t.facts["kernels"], t.facts["loops"]) for t in result.trials]
+
+
+@pytest.fixture
+def calibrations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Has each calibration find another mode, as on a busy machine, and lists what they find."""
+    found: list[str] = []
+
+    def fastest(calibration: calibrate.Calibration) -> tuple[Candidate, None]:
+        modes = sorted({each.mode for each in calibration.candidates})
+        found.append(modes[len(found) % len(modes)])
+        return next(each for each in calibration.candidates if each.mode == found[-1]), None
+
+    monkeypatch.setattr(calibrate.Calibration, "fastest", fastest)
+    monkeypatch.setattr(calibrate, "wanted", lambda rounds, planner, possible: len(possible) > 1)
+    return found
+
+
+def test_seeds_are_executed_alike_after_a_calibration_that_is_not_kept(
+    tmp_path: Path, calibrations: list[str]
+) -> None:
+    settings = {**SETTINGS, "seeds": [0, 1, 2]}
+    one = ud.run(settings, out=tmp_path / "one", jobs=1)
+    assert calibrations == ["loop", "stacked"], "one for each method"
+    assert [mode for mode, *_ in executions(one)] == ["loop"] * 3 + ["stacked"] * 3
+    for name in ("fedavg-seed1.json", "fedavg-seed1.jsonl"):
+        (tmp_path / "one" / name).unlink()
+    calibrations.append("so that the next would find stacked")
+    resumed = ud.run(resume=tmp_path / "one", jobs=1)
+    assert len(calibrations) == 3
+    assert executions(resumed) == executions(one)
+    assert facts(resumed) == facts(one)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kernels", [False, "always"])
+def test_jobs_are_executed_as_they_are_one_at_a_time(
+    kernels: Any, tmp_path: Path, calibrations: list[str]
+) -> None:
+    settings = {**SETTINGS, "engine": {"kernels": kernels}}
+    one = ud.run(settings, out=tmp_path / "one", jobs=1)
+    assert {used for _, used, _ in executions(one)} == {bool(kernels)}
+    assert len(calibrations) == (0 if kernels else 2)
+    calibrations.clear()
+    two = ud.run(settings, out=tmp_path / "two", jobs=2)
+    assert executions(two) == executions(one)
+    assert facts(two) == facts(one)
 
 
 class OfTwo(Exception):

@@ -81,3 +81,11 @@ def require_same_trial(job: Job, earlier: Trial, spelling: Spelling) -> None:
             f"{counts_text(had)}, got {counts_text(have)}; restore the data, or start anew with "
             f"{spelling.option('out')}."
         )
+
+
+def shared_settings(experiment: Experiment, planned: Sequence[Job]) -> dict[str, str]:
+    """Return what all processes must have in common before they agree on a folder."""
+    return {
+        "the trials": ", ".join(job.name for job in planned),
+        "training": experiment.training.model_dump_json(),
+    }

@@ -112,8 +112,7 @@ def recorded_execution(job: Job, recorder: Recorder) -> ExecutionRecord | None:
 
     A record in the folder decides, or else one in the folder whose experiment is run anew.
     """
-    engine = job.experiment.engine
-    if engine.mode != "auto" or engine.processes > 1:
+    if job.experiment.engine.processes > 1:
         return None  # Several processes choose by rules that do not depend on the machine.
     for folder in (recorder.folder, recorder.repeats):
         earlier = None if folder is None else read_trial(folder, job.name)
@@ -168,11 +167,7 @@ def run_job(
     checkpoints in the folder. `on_built` is called when the run is built and no result is written
     yet. `options` are keywords of `simulate` that overrule all others.
     """
-    keywords = {
-        **_checkpoints(job, recorder.folder, resume=resume),
-        "like": recorded_execution(job, recorder),
-        **(options or {}),
-    }
+    keywords = {**_checkpoints(job, recorder.folder, resume=resume), **(options or {})}
     local = local_models(job)
     if local is not None:
         keywords["tap"] = local.tap

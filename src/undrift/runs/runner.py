@@ -14,6 +14,7 @@ from undrift.config.experiment import Engine, Experiment
 from undrift.engine.checkpoint.shards import saved
 from undrift.engine.processes.interrupts import handled, signal_of
 from undrift.engine.processes.rendezvous import join, launched, restarted
+from undrift.engine.settings import ExecutionRecord
 from undrift.engine.world import World
 from undrift.results.environment import environment
 from undrift.results.filenames import TUNED
@@ -25,7 +26,9 @@ from undrift.runs.checks import (
     check_named_checkpoints,
     check_side_by_side,
     require_same_trial,
+    shared_settings,
 )
+from undrift.runs.executions import Executions
 from undrift.runs.folder import (
     choose_folder,
     claim,
@@ -78,7 +81,7 @@ def run_stage(experiment: Experiment, name: str, options: RunOptions) -> Experim
     planned = [job for job in planned if job.method.title in wanted]
     world = join(experiment.engine.timeout) if launched() else World()
     with world.failure_scope():
-        world.require_same(_shared_settings(experiment, planned))
+        world.require_same(shared_settings(experiment, planned))
         # Every process would number a folder of its own, so all take the one that rank 0 chooses.
         folder = options.resume or choose_folder(options.out, name)
         folder = Path(world.texts(str(folder))[0])
@@ -185,13 +188,14 @@ class _Runner:
         done: list[Trial] = []
         stopped = 0
         count = self._count(left)
+        executions = Executions(planned if self._resume else (), self._recorder)
         if count > 1 and len(left) > 1:
-            stopped = self._run_side_by_side(left, count, done)
+            stopped = self._run_side_by_side(left, count, executions, done)
             left = []
         for job in search.jobs(self._recorder.folder, done) if search else left:
             earlier = self._recorder.earlier(job) if search and self._resume else None
             try:
-                trial = earlier if earlier and earlier.ended else self._run_job(job)
+                trial = earlier if earlier and earlier.ended else self._run_job(job, executions)
             except KeyboardInterrupt as interrupt:
                 unfinished = self._recorder.earlier(job)
                 observer.interrupt(job, unfinished, self._resume_command())
@@ -199,20 +203,21 @@ class _Runner:
                 stopped = signal_of(interrupt)
                 break
             observer.end(job, trial)
+            executions.note(job, ExecutionRecord.from_dict(trial.facts))
             done.append(trial)
         if search:
             return done, stopped
         by_name = {**finished, **{trial.name: trial for trial in done}}
         return [by_name[job.name] for job in planned if job.name in by_name], stopped
 
-    def _run_job(self, job: Job) -> Trial:
+    def _run_job(self, job: Job, executions: Executions) -> Trial:
         return run_job(
             job,
             self._recorder,
             self._observer,
             resume=self._resume,
             on_built=self._prepare_folder,
-            options=self._keywords(job.experiment.engine),
+            options={**self._keywords(job.experiment.engine), "like": executions.of(job)},
         )
 
     def _count(self, left: Sequence[Job]) -> int:
@@ -224,13 +229,16 @@ class _Runner:
         single = self._experiment.engine.processes == 1 and not launched()
         return default_jobs(left) if alone and single else 1
 
-    def _run_side_by_side(self, left: Sequence[Job], count: int, done: list[Trial]) -> int:
+    def _run_side_by_side(
+        self, left: Sequence[Job], count: int, executions: Executions, done: list[Trial]
+    ) -> int:
         """Run several jobs at a time, add their trials, and return the signal that has stopped."""
         ended = run_side_by_side(
             left,
             count,
             self._recorder,
             self._observer,
+            executions=executions,
             resume=self._resume,
             options=self._keywords(self._experiment.engine),
         )
@@ -287,11 +295,3 @@ def _claim(folder: Path, options: RunOptions) -> None:
             reads=options.reads,
             spelling=options.spelling,
         )
-
-
-def _shared_settings(experiment: Experiment, planned: Sequence[Job]) -> dict[str, str]:
-    """Return what all processes must have in common before they agree on a folder."""
-    return {
-        "the trials": ", ".join(job.name for job in planned),
-        "training": experiment.training.model_dump_json(),
-    }

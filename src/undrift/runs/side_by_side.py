@@ -22,8 +22,9 @@ from undrift.errors import UndriftError
 from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs.build import build_run
-from undrift.runs.jobs import Job, kind_of
-from undrift.runs.run_job import Begun, Observer, Recorder, recorded_execution, run_job
+from undrift.runs.executions import Executions
+from undrift.runs.jobs import Job
+from undrift.runs.run_job import Begun, Observer, Recorder, run_job
 
 _SECONDS = 30.0  # in which a process that is asked to stop writes what it has
 
@@ -49,6 +50,7 @@ def run_side_by_side(
     recorder: Recorder,
     observer: Observer,
     *,
+    executions: Executions,
     resume: bool,
     options: Mapping[str, Any],
 ) -> Generator[Trial]:
@@ -62,27 +64,23 @@ def run_side_by_side(
     with closing(_Pool(min(count, len(planned)), threads)) as pool:
         orders = [
             _Order(job, recorder, resume, {**options, "like": like})
-            for job, like in _executions(planned, recorder, threads, options)
+            for job, like in _executions(planned, executions, threads, options)
         ]
         yield from pool.run(orders, observer)
 
 
 def _executions(
-    planned: Sequence[Job], recorder: Recorder, threads: int, options: Mapping[str, Any]
-) -> Iterator[tuple[Job, ExecutionRecord | None]]:
+    planned: Sequence[Job], executions: Executions, threads: int, options: Mapping[str, Any]
+) -> Iterator[tuple[Job, ExecutionRecord]]:
     """Yield each job with how it is executed, which is the same for all jobs of a kind."""
-    chosen: dict[str, ExecutionRecord] = {}
     with _torch_threads(threads):
         for job in planned:
-            earlier = recorded_execution(job, recorder)
-            if earlier is not None:
-                yield job, earlier
-                continue
-            kind = kind_of(job)
-            if kind not in chosen:
+            like = executions.of(job)
+            if like is None:
                 with closing(build_run(job.experiment, job.method, job.seed, **options)) as run:
-                    chosen[kind] = run.execution
-            yield job, chosen[kind]
+                    like = run.execution
+                executions.note(job, like)
+            yield job, like
 
 
 @contextmanager
