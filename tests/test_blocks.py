@@ -144,9 +144,11 @@ def test_parts_of_experiments_are_valid(block: Block) -> None:
 
 
 def test_commands_that_are_not_run_are_valid(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Commands in examples of help, and in blocks that no test runs, are read to their end."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("import undrift as ud\n\nclass Mine(ud.FedAvg):\n    pass\n")
     monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: None)
     blocks = blocks_in(ROOT / "commands.md", reference.pages()["commands.md"])
     blocks += [each for page in PAGES for each in BLOCKS[page] if each.why_not_run]

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.gradients.test_forward import NETS, SHAPE, net, task_of
+from tests.support.forward_nets import NETS, SHAPE, net, task_of
 from undrift.gradients.kernels import read
 from undrift.gradients.kernels.forward import emit_forward
 

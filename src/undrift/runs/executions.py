@@ -1,4 +1,4 @@
-"""How the jobs of an experiment are executed: chosen once for all jobs of a kind."""
+"""The execution of an experiment's jobs is chosen once for all jobs of a kind."""
 
 from __future__ import annotations
 
