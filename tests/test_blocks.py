@@ -126,9 +126,15 @@ def test_parts_of_experiments_are_valid(block: Block) -> None:
 
 
 def test_commands_that_are_not_run_are_valid(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Commands in examples of help, and in blocks that no test runs, are read to their end."""
+    """Commands in examples of help, and in blocks that no test runs, are read to their end.
+
+    The files that they name are those of the first page.
+    """
+    monkeypatch.chdir(tmp_path)
+    for block in (block for block in BLOCKS[FIRST] if block.file):
+        Path(block.file).write_text(block.text)
     monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: None)
     blocks = blocks_in(ROOT / "commands.md", reference.pages()["commands.md"])
     blocks += [each for page in PAGES for each in BLOCKS[page] if each.why_not_run]
