@@ -14,7 +14,7 @@ ALL := fedavg fedprox scaffold fedspeed fedacg fedagrac
 # FedaGrac as its thesis sets it: lam grows as in Figure 4.2, where 0.1 lasts half as long as 0.5.
 FEDAGRAC := --set 'fedagrac.lam=piecewise(0.1, {4: 0.5, 12: 1.0})' --set fedagrac.start=full
 
-.PHONY: demo federation test docs notebooks release lint test-fast test-long test-federation fuzz names bench bench-network bench-peers bench-speed format clean
+.PHONY: demo federation test docs notebooks site release lint test-fast test-long test-federation fuzz names bench bench-network bench-peers bench-speed format clean
 
 demo: $(DEMO_READY)  ## tune six methods on the embedded digits and compare them: tables, curves, a page
 	$(BIN)/undrift compare $(ALL) --tune lr=0.1,0.3,0.9 --seeds 5 --rounds 20 --clients 20 \
@@ -33,6 +33,9 @@ docs: $(READY)  ## the site into site/, strictly; with the notebooks' outputs wh
 notebooks: $(READY)  ## run every notebook, a minute or two, and keep its outputs for the site
 	$(INSTALL) -e '.[jupyter]'
 	$(BIN)/python -m website.execute
+
+site: notebooks docs  ## the site with the outputs of every notebook, and a check that none is without
+	$(BIN)/python -m website.notebooks site
 
 release: $(READY)  ## sdist and wheel into dist/, checked, and installed into an environment of their own
 	$(INSTALL) -e '.[release]'

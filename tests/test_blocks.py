@@ -26,25 +26,7 @@ RUN = ("python", "sh", "bash")
 KNOWN = {"python", "sh", "bash", "toml", "yaml", "text"}
 WITH_CODE = [page for page in PAGES if any(each.language in RUN for each in BLOCKS[page])]
 FIRST = ROOT / "docs" / "five-minutes.md"
-README = ROOT / "README.md"
-OF_READERS = {  # what README takes for granted: code and tables of one's own
-    "mine.py": """
-from dataclasses import dataclass
-from torch import nn
-import undrift as ud
-
-@dataclass(frozen=True)
-class Mine(ud.FedAvg):
-    damp: float = 0.5
-
-class Net(nn.Module):
-    def __init__(self, shape, classes):
-        super().__init__()
-        self.layer = nn.Linear(shape[0], classes)
-
-    def forward(self, inputs):
-        return self.layer(inputs)
-""",
+OF_READERS = {  # what the first page takes for granted: tables of one's own
     "patients.csv": "site,age,stay\n"
     + "".join(f"{'ab'[i % 2]},{i % 7},{i % 5}.5\n" for i in range(60)),
     "new.csv": "site,age\na,3\nb,4\n",
@@ -92,7 +74,7 @@ def test_blocks_run(
     monkeypatch.setitem(sys.modules, "page", module)
     names = vars(module)
     names.update({} if page == FIRST else first_names(), __name__="page")
-    for name, text in OF_READERS.items() if page == README else ():
+    for name, text in OF_READERS.items() if page == FIRST else ():
         Path(name).write_text(text)
     for block in chosen:
         if block.file:
@@ -144,11 +126,15 @@ def test_parts_of_experiments_are_valid(block: Block) -> None:
 
 
 def test_commands_that_are_not_run_are_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Commands in examples of help, and in blocks that no test runs, are read to their end."""
+    """Commands in examples of help, and in blocks that no test runs, are read to their end.
+
+    The files that they name are those of the first page.
+    """
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("import undrift as ud\n\nclass Mine(ud.FedAvg):\n    pass\n")
+    for block in (block for block in BLOCKS[FIRST] if block.file):
+        Path(block.file).write_text(block.text)
     monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: None)
     blocks = blocks_in(ROOT / "commands.md", reference.pages()["commands.md"])
     blocks += [each for page in PAGES for each in BLOCKS[page] if each.why_not_run]

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from pymdownx.slugs import slugify
 
+from tests.support.blocks import FENCE
 from tests.support.system import ROOT
 from undrift.deployment.environment import RECIPE
 
@@ -23,6 +25,10 @@ TEST = re.compile(
 # Pages that website/ makes while the site is built, which checks the links to them.
 MADE = re.compile(r"(?:api|notebooks)/\w+\.md|(?:commands|experiment-file)\.md")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+WORDS = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<!--.*?-->")  # of links and pictures
+MOST_CHARACTERS = 3800  # that a README of two screens shows; its height is measured in a browser
 
 
 def shown(page: Path) -> str:
@@ -59,6 +65,42 @@ def test_named_files_and_links_exist(page: Path) -> None:
         assert MADE.fullmatch(target) or (page.parent / target).exists(), (
             f"{shown(page)} links to {target}"
         )
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page: those of its headings, and those that it sets itself."""
+    text = FENCE.sub("", page.read_text())
+    slug = slugify(case="lower")
+    titles = (WORDS.sub(r"\1", title).replace("`", "") for title in HEADING.findall(text))
+    return {slug(title, "-") for title in titles} | set(re.findall(r'id="([^"]+)"', text))
+
+
+def missing_anchors(page: Path) -> list[str]:
+    """Return the links of a page to places of pages that do not exist."""
+    links = ANCHOR.findall(FENCE.sub("", page.read_text()))
+    places = [(page.parent / target if target else page, anchor) for target, anchor in links]
+    return [
+        f"{place.name}#{anchor}"
+        for place, anchor in places
+        if place.suffix == ".md" and place.is_file() and anchor not in anchors(place)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_linked_places_exist(page: Path) -> None:
+    """The site checks its own pages; README is none of them."""
+    assert missing_anchors(page) == []
+
+
+def test_a_linked_place_that_is_missing_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A `b` c\n\n[x](#a-b-c) [x](b.md#d) [x](b.md#gone)\n")
+    (tmp_path / "b.md").write_text('<a id="d"></a>\n')
+    assert missing_anchors(tmp_path / "a.md") == ["b.md#gone"]
+
+
+def test_the_readme_is_short() -> None:
+    """The rest is on the site."""
+    assert len(WORDS.sub(r"\1", (ROOT / "README.md").read_text())) <= MOST_CHARACTERS
 
 
 @pytest.mark.parametrize("name", ["install.md", "federation.md"])

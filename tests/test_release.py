@@ -45,13 +45,26 @@ def test_the_documents_are_cited() -> None:
     assert all(each["authors"] and each["year"] for each in CITATION["references"])
 
 
-def test_public_ci_calls_targets_of_the_makefile() -> None:
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def targets_of(commands: list[str]) -> list[str]:
+    """Return the targets that lines of a shell make, in order."""
+    made = [line.split()[1:] for line in commands if line.startswith("make ")]
+    return [target for targets in made for target in targets]
+
+
+def test_public_ci_calls_what_the_checkout_calls() -> None:
+    """The same targets of the Makefile in the same order, none more and none less."""
     steps = [each["run"] for each in WORKFLOW["jobs"]["test"]["steps"] if "run" in each]
-    called = [word for step in steps for word in step.removeprefix("make ").split()]
-    assert set(called) <= set(targets)
-    ci = (ROOT / ".ci" / "run").read_text()
-    assert all(re.search(rf"^make .*\b{target}\b", ci, re.MULTILINE) for target in called)
+    called = targets_of(steps)
+    assert called == targets_of((ROOT / ".ci" / "run").read_text().splitlines())
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"test", "test-federation", "release"} <= set(called) <= set(targets)
+
+
+def test_every_step_of_public_ci_installs_the_cpu_build() -> None:
+    """An index that one step alone has would leave the others with gigabytes of CUDA."""
+    job = WORKFLOW["jobs"]["test"]
+    assert "PIP_EXTRA_INDEX_URL" in job["env"]
+    assert [each for each in job["steps"] if "env" in each] == []
 
 
 @pytest.fixture(scope="module")

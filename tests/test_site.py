@@ -105,6 +105,23 @@ def test_notebooks_are_shown_in_order_with_and_without_outputs(
     assert "Without outputs" in notebooks._page(first)  # of an earlier version
 
 
+def test_a_site_with_a_notebook_without_outputs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = [tmp_path / "notebooks" / f"{source.stem}.html" for source in notebooks.sources()]
+    pages[0].parent.mkdir()
+    for page in pages:
+        page.write_text("<p>with a result</p>")
+    monkeypatch.setattr("sys.argv", ["notebooks", str(tmp_path)])
+    notebooks.main()
+    monkeypatch.setattr(notebooks, "BUILT", tmp_path)  # where no executed page is
+    pages[1].write_text(notebooks._page(notebooks.sources()[1]))
+    pages[2].unlink()
+    with pytest.raises(SystemExit) as end:
+        notebooks.main()
+    assert f"got none of {pages[1].stem}, {pages[2].stem}; run `make site`" in str(end.value)
+
+
 def test_recipes_for_clusters_are_well_formed() -> None:
     blocks = {each.title.split(",")[0]: each for each in blocks_of(ROOT / "docs" / "clusters.md")}
     service, job = yaml.safe_load_all(blocks["train.yaml"].text)

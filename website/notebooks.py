@@ -1,9 +1,15 @@
-"""Show the notebooks: with outputs where `make notebooks` has run them, else text and code."""
+"""Show the notebooks: with outputs where `make notebooks` has run them, else text and code.
+
+    python -m website.notebooks SITE
+
+ends with an error if a page of the built site is without outputs; `make site` calls it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -11,9 +17,10 @@ import jupytext
 
 ROOT = Path(__file__).parents[1]
 BUILT = ROOT / "build" / "notebooks"
+MARK = "Without outputs"  # the title of the note on pages of notebooks that were not run
 NOT_RUN = (
-    '!!! note "Without outputs"\n    This page was built without running the notebook; '
-    "`make notebooks docs` builds it with outputs.\n"
+    f'!!! note "{MARK}"\n    This page was built without running the notebook; '
+    "`make site` builds it with outputs.\n"
 )
 
 
@@ -48,6 +55,16 @@ def assets() -> list[tuple[Path, str]]:
         (path, f"notebooks/{path.name}")
         for path in sorted(files)
         if path.suffix in (".png", ".ipynb") and path.stem.split("-")[0] in fresh
+    ]
+
+
+def without_outputs(site: Path) -> list[str]:
+    """Return the notebooks that a built site shows without outputs, or not at all."""
+    pages = {each.stem: site / "notebooks" / f"{each.stem}.html" for each in sources()}
+    return [
+        stem
+        for stem, page in pages.items()
+        if not page.is_file() or MARK in page.read_text(encoding="utf-8")
     ]
 
 
@@ -98,3 +115,17 @@ def _index(texts: dict[str, str]) -> str:
 
 def _is_prose(line: str) -> bool:
     return line[:1].isalpha() and not line.startswith("Download")
+
+
+def main() -> None:
+    """Exit with a sentence that names the notebooks without outputs, if there are any."""
+    bare = without_outputs(Path(sys.argv[1]))
+    if bare:
+        sys.exit(
+            f"The site needs every notebook with outputs, got none of {', '.join(bare)}; "
+            "run `make site`, which runs them first."
+        )
+
+
+if __name__ == "__main__":
+    main()

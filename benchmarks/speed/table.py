@@ -2,9 +2,10 @@
 
     python -m benchmarks.speed.table [RESULTS.json] [--readme FILE] [--page FILE] [--check]
 
-The README has undrift beside the best of each peer; the page has every set-up, first rounds and
-memory. Both tables stand between two comments, <!-- speed:begin --> and <!-- speed:end -->. With
---check nothing is written, and the exit code says whether both tables are up to date.
+The README has undrift's seconds and the ratios of each peer's best set-up; the page has every
+set-up, first rounds and memory. Both tables stand between two comments, <!-- speed:begin --> and
+<!-- speed:end -->. With --check nothing is written, and the exit code says whether both tables are
+up to date.
 """
 
 from __future__ import annotations
@@ -28,21 +29,29 @@ NAMES = {
     "fedjax": "FedJAX",
     "deepcopy": "deepcopy and DataLoader",
 }
-MORE = "[Every set-up, first rounds, memory](docs/performance.md#against-other-libraries)."
+MORE = "[Versions, set-ups, first rounds, memory](docs/performance.md#against-other-libraries)."
 COMMAND = "python -m benchmarks.speed.table"
 Extra = tuple[str, str, str, float, str]  # head, workload, figure, unit and its sign
 DISTRIBUTIONS = {"pfl": "pfl", "flower": "flwr", "fedlab": "fedlab", "fedjax": "fedjax"}
 
 
 def brief(found: Mapping[str, Any]) -> str:
-    """Return a row for undrift and one for each peer's best set-up, with seconds alone."""
+    """Return a row for each workload: undrift's seconds, and how many times as many peers take."""
     held = [name for name in FEDERATED if name in found["workloads"]]
-    rows = {
-        label: who_on
-        for label, who_on in _rows(found, held).items()
-        if not label.startswith("undrift, ")
-    }
-    return "\n".join([*_table(found, held, rows, []), "", f"{_measured(found)} {MORE}"])
+    best = {name: results.best_set_ups(found["workloads"][name]["scores"]) for name in held}
+    modules = dict.fromkeys(module for name in held for module in best[name])
+    heads = ["seconds a round", "undrift", *(NAMES.get(each, each).split()[0] for each in modules)]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in held:
+        on = found["workloads"][name]
+        cells = [_cell(on, REFERENCE, "seconds", 1.0, "")]
+        cells += [_times(on, best[name].get(module)) for module in modules]
+        lines.append(f"| {name}, {on['title']} | {' | '.join(cells)} |")
+    said = (
+        "Others in their best set-up, as multiples of undrift's seconds in the same turn. "
+        f"{_when(found)}.{_disturbance(found)} {MORE}"
+    )
+    return "\n".join([*lines, "", said])
 
 
 def markdown(found: Mapping[str, Any]) -> str:
@@ -102,23 +111,43 @@ def _cell(held: Mapping[str, Any], who: str | None, what: str, unit: float, suff
     value, ratio = figures["median"][what], figures["ratio"][what]
     if value is None:
         return "-"
-    mark = "\\*" if held["scores"][who]["disturbed"] else ""
-    shown = f"{number(value / unit)}{suffix}{mark}"
+    shown = f"{number(value / unit)}{suffix}{_mark(held, who)}"
     return shown if who == REFERENCE or ratio is None else f"{shown} ({number(ratio)}x)"
 
 
+def _times(held: Mapping[str, Any], who: str | None) -> str:
+    """Return the median ratio of a peer's seconds to undrift's."""
+    ratio = None if who is None else held["summary"][who]["ratio"]["seconds"]
+    return "-" if who is None or ratio is None else f"{number(ratio)}x{_mark(held, who)}"
+
+
+def _mark(held: Mapping[str, Any], who: str) -> str:
+    return "\\*" if held["scores"][who]["disturbed"] else ""
+
+
 def _measured(found: Mapping[str, Any]) -> str:
-    machine, versions = found["machine"], found["versions"]["undrift"]
-    text = (
-        f"Measured {found['date'][:10]} on {machine['cores']} cores ({machine['cpu']}), torch "
-        f"{versions['torch']}, medians of {found['rounds']} interleaved turns. In brackets the "
-        "median ratio to undrift in the same turn, above 1 where undrift is better. Each peer in "
-        "its best set-up on that workload."
+    return (
+        f"{_when(found)}. In brackets the median ratio to undrift in the same turn, above "
+        "1 where undrift is better. Each peer in its best set-up on that workload."
+        f"{_disturbance(found)}"
     )
+
+
+def _when(found: Mapping[str, Any]) -> str:
+    """Return when and on what was measured, and how many turns there were."""
+    machine, versions = found["machine"], found["versions"]["undrift"]
+    return (
+        f"Measured {found['date'][:10]} on {machine['cores']} cores ({machine['cpu']}), torch "
+        f"{versions['torch']}, medians of {found['rounds']} interleaved turns"
+    )
+
+
+def _disturbance(found: Mapping[str, Any]) -> str:
+    """Return what the mark beside figures means, if there is one."""
     scores = [one for held in found["workloads"].values() for one in held["scores"].values()]
-    if any(score["disturbed"] for score in scores):
-        text += " \\* Disturbed: other processes took more than 10 % of a core."
-    return text
+    if not any(score["disturbed"] for score in scores):
+        return ""
+    return " \\* Disturbed: other processes took more than 10 % of a core."
 
 
 def _notes(found: Mapping[str, Any]) -> str:

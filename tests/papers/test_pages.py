@@ -17,6 +17,7 @@ from undrift.papers import catalogue
 from undrift.papers.catalogue import DOCUMENTS
 from undrift.papers.curves import thinned
 from undrift.papers.find import leading, shipped_sides
+from undrift.papers.judge import Judged
 from undrift.papers.pages import (
     BEGIN,
     END,
@@ -24,11 +25,13 @@ from undrift.papers.pages import (
     headlines,
     items_of,
     page,
+    short_verdict,
     with_headlines,
     write_pages,
 )
 from undrift.papers.plots import digest
 from undrift.papers.run import run_paper
+from undrift.papers.verdicts import ELSEWHERE
 
 __all__ = ["shipped"]
 PAGES = ROOT / "docs" / "papers"
@@ -63,18 +66,40 @@ def test_the_readme_has_the_headline_claims() -> None:
     assert text == with_headlines(text, lines), AGAIN
 
 
-def test_headline_claims_have_rows_or_are_counted_as_not_run(shipped: Path) -> None:
-    shipped.write_text(TEXT.replace("[[claims]]", "[[claims]]\nheadline = true"), encoding="utf-8")
+def test_headline_claims_are_named_with_their_verdicts(shipped: Path) -> None:
+    shipped.write_text(TEXT.replace("[[claims]]", '[[claims]]\nheadline = "brief"'))
     catalogue._read.cache_clear()
     count = TEXT.count("[[claims]]")
-    link = "[FedACG, Table 9](docs/papers/fedacg.md#table9)"
-    named = headlines(items_of("fedacg"), Path("docs/papers"), Path("README.md"))
-    where = "[the papers' pages](docs/papers.md)"
-    assert named == f"Not run yet: {count} of {count} headline claims, see {where}."
+    claim = "[brief](docs/papers/fedacg.md#table9): "
+    head, _, row = brief_claims().splitlines()
+    assert head.startswith("| document | claims in brief, and what came out (†: at another")
+    claims = "; ".join([f"{claim}**not run**"] * count)
+    assert row == f"| [FedACG](docs/papers/fedacg.md) | {claims} |"
     kept_results(shipped)
-    lines = headlines(items_of("fedacg"), Path("docs/papers"), Path("README.md"))
-    assert lines.count(f"| {link} |") == count
-    assert "Not run yet" not in lines
+    judged = shipped_sides(catalogue.find("fedacg/table9"))[0][0].judged
+    claims = "; ".join(f"{claim}{short_verdict(each)}" for each in judged)
+    assert brief_claims().splitlines()[2] == f"| [FedACG](docs/papers/fedacg.md) | {claims} |"
+    assert "**not run**" not in claims
+
+
+@pytest.mark.parametrize(
+    ("verdict", "without", "short"),
+    [
+        ("not shown", (), "**not shown**"),
+        ("shown" + ELSEWHERE, (), "**shown**†"),
+        ("not shown", ("CIFAR-100",), "**not shown**‡"),
+        ("contradicted" + ELSEWHERE, ("FedDyn (iid)",), "**contradicted**†‡"),
+    ],
+)
+def test_signs_stand_for_the_conditions_of_a_verdict(
+    verdict: str, without: tuple[str, ...], short: str
+) -> None:
+    claim = next(claim for item in items("fedacg") for claim in item.entry.paper.claims)
+    assert short_verdict(Judged(claim, None, verdict, without=without)) == short
+
+
+def brief_claims() -> str:
+    return headlines(items_of("fedacg"), Path("docs/papers"), Path("README.md"))
 
 
 def test_readmes_without_markers_are_refused() -> None:

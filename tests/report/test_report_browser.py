@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,22 +13,14 @@ import numpy as np
 import pytest
 
 from tests.report.trials import HOSTILE, QUOTES, records, tenths, trial
+from tests.support.browser import CONTRASTS, PHONE, Browser, chromium, needs_chromium
 from undrift.report import Comparison, write
 from undrift.results.record import PeerRecord
 from undrift.results.trial import Trial
 
 pytest.importorskip("jinja2", reason="jinja2 is not installed: pip install 'undrift[report]'")
-pytest.importorskip("selenium", reason="selenium is not installed: pip install selenium")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None,
-    reason="chromium and chromedriver are not installed: apt install chromium chromium-driver",
-)
+pytestmark = needs_chromium
 ROUNDS = 60
-OPTIONS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-)
 
 
 def peer_trial(label: str, seed: int, slope: float, crash: int | None = None) -> Trial:
@@ -121,33 +112,18 @@ def lone() -> Comparison:
 PAGES = {"usual": usual, "hostile": hostile, "many": many, "bare": bare, "lone": lone}
 
 
-class Browser:
-    """A driver and the pages it can open."""
+class Reports(Browser):
+    """A browser that writes the pages it opens."""
 
     def __init__(self, driver: Any, folder: Path) -> None:
-        self.driver, self.folder = driver, folder
+        super().__init__(driver)
+        self.folder = folder
 
     def open(self, name: str, *, width: int = 1100, dark: bool = False, media: str = "") -> None:
         path = self.folder / f"{name}.html"
         if not path.exists():
             write(PAGES[name](), path)
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        self.media("dark" if dark else "light", media)
-        self.driver.get(path.as_uri())
-
-    def media(self, scheme: str, media: str = "") -> None:
-        wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}], "media": media}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
-
-    def js(self, code: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(code, *arguments)
-
-    def all(self, selector: str) -> list[Any]:
-        return list(self.driver.find_elements("css selector", selector))
-
-    def one(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
+        self.load(path, width=width, dark=dark, media=media)
 
     def choose(self, name: str, value: str) -> None:
         self.one(f"input[name={name}][value={value}]").click()
@@ -155,39 +131,15 @@ class Browser:
     def lines(self) -> list[str]:
         return [line.get_attribute("d") for line in self.all("#chart path.line")]
 
-    def text(self, selector: str) -> str:
-        return str(self.one(selector).get_attribute("textContent"))
-
-    def complaints(self) -> list[Any]:
-        return list(self.driver.get_log("browser"))
-
-    def keys(self, selector: str, *keys: str) -> None:
-        self.js("arguments[0].focus()", self.one(selector))
-        for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
-
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    folder = tmp_path_factory.mktemp("pages")
-    options = Options()
-    options.binary_location = CHROMIUM or ""
-    for each in [*OPTIONS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(each)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
-        yield Browser(driver, folder)
-    finally:
-        driver.quit()
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield Reports(driver, tmp_path_factory.mktemp("pages"))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_load_without_complaint_and_fetch_nothing(browser: Browser, name: str) -> None:
+def test_pages_load_without_complaint_and_fetch_nothing(browser: Reports, name: str) -> None:
     browser.complaints(), browser.driver.get_log("performance")
     browser.open(name)
     own = (browser.folder / f"{name}.html").as_uri()
@@ -204,7 +156,7 @@ def test_pages_load_without_complaint_and_fetch_nothing(browser: Browser, name: 
     assert browser.js("return window.pwned") is None
 
 
-def test_hostile_labels_are_read_as_they_are(browser: Browser) -> None:
+def test_hostile_labels_are_read_as_they_are(browser: Reports) -> None:
     browser.open("hostile")
     labels = [each.text for each in browser.all("#legend button[data-method]")]
     assert labels == [HOSTILE, QUOTES, "unbroken" * 20]
@@ -214,7 +166,7 @@ def test_hostile_labels_are_read_as_they_are(browser: Browser) -> None:
     assert browser.js("return [document.images.length, window.pwned]") == [0, None]
 
 
-def test_every_switch_changes_what_is_drawn(browser: Browser) -> None:
+def test_every_switch_changes_what_is_drawn(browser: Reports) -> None:
     browser.open("usual")
     seen = set()
     for value, name in {
@@ -253,7 +205,7 @@ def test_every_switch_changes_what_is_drawn(browser: Browser) -> None:
     assert len(smoothed) == 3
 
 
-def test_lines_are_where_the_values_are(browser: Browser) -> None:
+def test_lines_are_where_the_values_are(browser: Reports) -> None:
     """The ticks give the scale, on which every point of a line and the target are checked."""
     browser.open("usual")
     data = json.loads(browser.text("#curves-data"))
@@ -276,7 +228,7 @@ def test_lines_are_where_the_values_are(browser: Browser) -> None:
     assert float(target) == pytest.approx(ticks[80.0], abs=0.01)
 
 
-def test_a_logarithmic_scale_is_for_losses(browser: Browser) -> None:
+def test_a_logarithmic_scale_is_for_losses(browser: Reports) -> None:
     browser.open("usual")
     assert not browser.one("#log").is_enabled()
     browser.choose("metric", "loss")
@@ -289,7 +241,7 @@ def test_a_logarithmic_scale_is_for_losses(browser: Browser) -> None:
     assert browser.all(".series[data-method='2'] .cross")
 
 
-def test_the_legend_hides_and_shows(browser: Browser) -> None:
+def test_the_legend_hides_and_shows(browser: Reports) -> None:
     browser.open("usual")
     button = browser.one("#legend button[data-method='1']")
     assert (len(browser.lines()), button.get_attribute("aria-pressed")) == (3, "true")
@@ -310,7 +262,7 @@ def test_the_legend_hides_and_shows(browser: Browser) -> None:
     assert len(browser.lines()) == 30
 
 
-def test_values_are_read_with_keys_and_with_the_pointer(browser: Browser) -> None:
+def test_values_are_read_with_keys_and_with_the_pointer(browser: Reports) -> None:
     from selenium.webdriver import ActionChains, Keys
 
     browser.open("usual")
@@ -337,7 +289,7 @@ def test_values_are_read_with_keys_and_with_the_pointer(browser: Browser) -> Non
     assert plot[0] <= tip[0] <= tip[1] <= plot[1]
 
 
-def test_the_table_of_values_follows_the_switches(browser: Browser) -> None:
+def test_the_table_of_values_follows_the_switches(browser: Reports) -> None:
     browser.open("usual")
     browser.one("details summary").click()
     heads = [each.text for each in browser.all("#values thead th")]
@@ -352,7 +304,7 @@ def test_the_table_of_values_follows_the_switches(browser: Browser) -> None:
     assert browser.one("#values thead th").text == "bytes sent, MB"
 
 
-def test_everything_is_reached_with_the_keyboard(browser: Browser) -> None:
+def test_everything_is_reached_with_the_keyboard(browser: Reports) -> None:
     from selenium.webdriver import Keys
 
     browser.open("usual")
@@ -382,7 +334,7 @@ def test_everything_is_reached_with_the_keyboard(browser: Browser) -> None:
     assert browser.lines() != before
 
 
-def test_the_command_is_copied(browser: Browser) -> None:
+def test_the_command_is_copied(browser: Reports) -> None:
     browser.open("usual")
     browser.one("button[data-copy]").click()
     browser.js("return new Promise((done) => setTimeout(done, 150))")
@@ -395,7 +347,7 @@ def test_the_command_is_copied(browser: Browser) -> None:
     assert browser.js("return document.activeElement.value") == usual().command
 
 
-def test_a_cell_of_the_partition_tells_its_number(browser: Browser) -> None:
+def test_a_cell_of_the_partition_tells_its_number(browser: Reports) -> None:
     from selenium.webdriver import ActionChains
 
     browser.open("usual")
@@ -413,56 +365,30 @@ def test_a_cell_of_the_partition_tells_its_number(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "width"), [*((name, 375) for name in PAGES), ("usual", 320), ("usual", 768)]
+    ("name", "width"), [*((name, PHONE) for name in PAGES), ("usual", 320), ("usual", 768)]
 )
-def test_pages_do_not_scroll_sideways(browser: Browser, name: str, width: int) -> None:
+def test_pages_do_not_scroll_sideways(browser: Reports, name: str, width: int) -> None:
     browser.open(name, width=width)
     browser.js("for (const each of document.querySelectorAll('details')) each.open = true")
-    inside, page = browser.js(
-        "const root = document.documentElement; return [root.clientWidth, root.scrollWidth]"
-    )
-    assert page <= inside <= width
+    assert browser.js("return document.documentElement.clientWidth") <= width
+    assert browser.sideways() <= 0
     if browser.all("#chart"):
         browser.keys("#plot", "\ue010")
-        assert browser.js("return document.documentElement.scrollWidth") <= inside
+        assert browser.sideways() <= 0
 
 
-CONTRASTS = """
-const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-const behind = (node) => {
-  for (; node; node = node.parentElement) {
-    const colour = parse(getComputedStyle(node).backgroundColor);
-    if (colour.length === 3 || colour[3] === 1) return colour;
-  }
-  return [255, 255, 255];
-};
-const ratio = (a, b) => {
-  const [low, high] = [light(a), light(b)].sort((x, y) => x - y);
-  return (high + 0.05) / (low + 0.05);
-};
-const found = [];
-const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walker.nextNode()) {
-  const node = walker.currentNode.parentElement;
-  if (!walker.currentNode.textContent.trim() || !node.getClientRects().length) continue;
-  if (node.closest("script, style, title, desc, :disabled")) continue;
-  const style = getComputedStyle(node);
-  const colour = parse(node.closest("#chart") ? style.fill : style.color);
-  found.push([ratio(colour, behind(node)), node.tagName, walker.currentNode.textContent.trim()]);
-}
-const lines = [...document.querySelectorAll(".sample .line")].map((node) => [
-  ratio(parse(getComputedStyle(node).stroke), behind(node.closest("svg").parentElement)),
-  node.tagName, node.closest("svg").getAttribute("class"),
-]);
-return [found, lines];
-"""
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_tables_show_on_a_phone_that_they_go_on(browser: Reports, dark: bool) -> None:
+    browser.open("usual", width=PHONE, dark=dark)
+    browser.js("for (const each of document.querySelectorAll('details')) each.open = true")
+    wide = browser.wider_than_shown(".scroll")
+    assert len(wide) >= 3
+    assert [each for each in map(browser.shade, wide) if each < 10] == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", ["usual", "many"])
-def test_texts_and_lines_stand_out(browser: Browser, name: str, dark: bool) -> None:
+def test_texts_and_lines_stand_out(browser: Reports, name: str, dark: bool) -> None:
     browser.open(name, dark=dark)
     browser.js("for (const each of document.querySelectorAll('details')) each.open = true")
     browser.keys("#plot", "\ue010")
@@ -473,7 +399,7 @@ def test_texts_and_lines_stand_out(browser: Browser, name: str, dark: bool) -> N
     assert [each for each in lines if each[0] < 3] == []
 
 
-def test_light_and_dark_follow_the_system_and_the_switch(browser: Browser) -> None:
+def test_light_and_dark_follow_the_system_and_the_switch(browser: Reports) -> None:
     paper = "return getComputedStyle(document.body).backgroundColor"
     browser.open("usual")
     light = browser.js(paper)
@@ -493,7 +419,7 @@ def test_light_and_dark_follow_the_system_and_the_switch(browser: Browser) -> No
     assert browser.js(paper) == light
 
 
-def test_colours_of_the_switch_are_those_of_the_system(browser: Browser) -> None:
+def test_colours_of_the_switch_are_those_of_the_system(browser: Reports) -> None:
     """They are written twice in the style sheet."""
     names = [*(f"c{k}" for k in range(7)), "paper", "raised", "text", "quiet", "line", "axis"]
     names += ["accent", "on-accent", "warn", "warn-paper", "heat"]
@@ -511,7 +437,7 @@ def test_colours_of_the_switch_are_those_of_the_system(browser: Browser) -> None
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_makes_sense_without_eyes(browser: Browser, name: str) -> None:
+def test_the_page_makes_sense_without_eyes(browser: Reports, name: str) -> None:
     browser.open(name)
     levels = [int(each.tag_name[1]) for each in browser.all("h1, h2, h3, h4, h5, h6")]
     assert levels[0] == 1
@@ -542,7 +468,7 @@ def test_the_page_makes_sense_without_eyes(browser: Browser, name: str) -> None:
     assert heads == []
 
 
-def test_the_curves_in_words(browser: Browser) -> None:
+def test_the_curves_in_words(browser: Reports) -> None:
     browser.open("usual")
     data = json.loads(browser.text("#curves-data"))
     mean = data["methods"][0]["curves"]["accuracy"]["y"]["raw"]["mean"]
@@ -552,7 +478,7 @@ def test_the_curves_in_words(browser: Browser) -> None:
     assert f"FedAvg: from {first} to {last}, best {best}." in words
 
 
-def test_one_round_is_a_dot(browser: Browser) -> None:
+def test_one_round_is_a_dot(browser: Reports) -> None:
     browser.open("lone")
     assert len(browser.all("#chart .dot")) == 1
     ticks = [each.get_attribute("textContent") for each in browser.all("#chart .tick.x")]

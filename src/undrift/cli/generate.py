@@ -166,22 +166,21 @@ def _runs_in_outer(cls: Any) -> bool:
 def _families() -> str:
     """Return the table of the README: how many methods each family has, and where they run."""
     rows = [
-        "| [methods](docs/methods.md) | simulator | processes, machines "
-        "| [your own loop](docs/outer.md): `ud.Outer` | DDP hook, lockstep SGD |",
+        "| [methods](docs/methods.md) | simulator | [machines](docs/distributed.md) "
+        "| [own loop](docs/outer.md) | [DDP hook](docs/ddp.md) |",
         "|---|---|---|---|---|",
     ]
     methods: tuple[Any, ...] = ALGORITHMS
-    for family, title, wrappers in (
-        ("federated", "with a server", "; X + ACG, X + FedPAQ"),
-        ("gossip", "gossip", ""),
-        ("all-reduce", "all-reduce", ""),
+    for family, title in (
+        ("federated", "with a server"),
+        ("gossip", "for gossip"),
+        ("all-reduce", "for all-reduce"),
     ):
         members = [cls for cls in methods if cls.family == family]
         own = ", ".join(f"**{cls.__name__}**" for cls in members if cls.__name__ in DOCUMENTS)
         outer = _share([_runs_in_outer(cls) for cls in members])
         hooks = _share([cls.__name__ in HOOKS for cls in members])
-        named = f"{title}: {len(members)}, with {own}{wrappers}"
-        rows.append(f"| {named} | yes | yes | {outer} | {hooks} |")
+        rows.append(f"| {len(members)} {title}: {own} ... | yes | yes | {outer} | {hooks} |")
     return "\n".join(rows)
 
 

@@ -19,16 +19,17 @@ from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.draw import draw
 from undrift.papers.estimate import hours
 from undrift.papers.find import Side, leading, shipped_sides
-from undrift.papers.judge import hours_text
+from undrift.papers.judge import Judged, hours_text
 from undrift.papers.page_tables import claims_table, number_tables, table, tried_table
 from undrift.papers.plots import Plot, plots
 from undrift.papers.scales import plan
 from undrift.papers.store import StoredPaper
-from undrift.papers.verdicts import NOT_RUN
+from undrift.papers.verdicts import ELSEWHERE, NOT_RUN
 from undrift.papers.words import setting_lines
 
 FIGURES = "figures"  # the folder beside the pages
 BEGIN, END = "<!-- papers:begin -->", "<!-- papers:end -->"  # around the README's table
+AWAY, LACKING = "†", "‡"  # in the README: at another setting; without parts
 MADE = "Made by `undrift papers pages` from the package's results; not written by hand."
 
 
@@ -177,26 +178,29 @@ def _setting(item: Item, stored: StoredPaper) -> str:
 
 
 def headlines(items: Sequence[Item], folder: Path, readme: Path) -> str:
-    """Return the README's table of headline claims, and the number of those that were not run."""
+    """Return the README's table: a row for each document with its headline claims and verdicts."""
     place = folder.resolve().relative_to(readme.resolve().parent).as_posix()
-    rows, waiting = [], 0
+    named: dict[str, list[str]] = {}
     for item in items:
-        who = f"{DOCUMENTS[item.entry.document]}, {item.entry.paper.item}"
-        link = f"[{who}]({place}/{item.entry.document}.md#{item.entry.path.stem})"
+        document, stem = item.entry.document, item.entry.path.stem
         for position, claim in enumerate(item.entry.paper.claims):
-            if not claim.headline:
-                continue
-            each = leading(item.sides, position)
-            if each.verdict == NOT_RUN:
-                waiting += 1
-            else:
-                rows.append([link, claim.text, f"**{each.text}**", each.reason])
-    parts = [table(("where", "claim", "ours", "by (95 % interval)"), rows)] if rows else []
-    if waiting:
-        total = len(rows) + waiting
-        where = f"[the papers' pages]({place}.md)"
-        parts.append(f"Not run yet: {waiting} of {total} headline claims, see {where}.")
-    return "\n\n".join(parts)
+            if claim.headline:
+                verdict = short_verdict(leading(item.sides, position))
+                link = f"[{claim.headline}]({place}/{document}.md#{stem})"
+                named.setdefault(document, []).append(f"{link}: {verdict}")
+    rows = [
+        [f"[{DOCUMENTS[document].split(' (')[0]}]({place}/{document}.md)", "; ".join(claims)]
+        for document, claims in named.items()
+    ]
+    signs = f"{AWAY}:{ELSEWHERE}; {LACKING}: without parts that were not run"
+    return table(("document", f"claims in brief, and what came out ({signs})"), rows)
+
+
+def short_verdict(judged: Judged) -> str:
+    """Return a verdict, with signs in the place of its conditions."""
+    word = judged.verdict.removesuffix(ELSEWHERE)
+    away = AWAY if word != judged.verdict else ""
+    return f"**{word}**{away}{LACKING if judged.without else ''}"
 
 
 def with_headlines(text: str, lines: str) -> str:

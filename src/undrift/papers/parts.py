@@ -83,7 +83,7 @@ class Claim(Measured):
     across: str | None = None
     change: list[str] | None = None
     contradicted: bool = False  # whether the document's own numbers contradict it
-    headline: bool = False  # whether the README names it
+    headline: str = ""  # the claim in a few words, for the README, which names no others
     found: str = ""  # the reason for our verdict, where one was looked for
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ def curves(runs: Mapping[str, Runs], path: Path, title: str = "") -> bool:
     whole = (name for name in names if all(value_of(r, name) is not None for r in tests))
     metric = next(whole, "loss")
     with style.drawing(style.SCREEN):
-        figure = style.new_figure((10, 4))
+        figure = style.new_figure((10, 3.3))
         by_round, by_bytes = figure.subplots(1, 2, sharey=True)
         for index, (name, seeds) in enumerate(runs.items()):
             rounds, sent, values = _points(seeds, metric)
