@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import textwrap
 import warnings
@@ -214,6 +215,15 @@ def test_a_table_from_the_shell_to_scored_rows(call, table: Path, tmp_path: Path
     code, said, err = call("run", "fedavg", "--data", data, *training, "--out", str(out))
     assert code == 0, err
     assert json.loads(said.splitlines()[-1])["accuracy"] > 0.8
+    one = tmp_path / "one"
+    code, _, err = call(
+        "run", "fedavg", "--data", data, *training, "--loss", "bce", "--out", str(one)
+    )
+    assert code == 0, err  # a model of one output, which is the logit of the second class
+    code, printed, err = call("predict", str(one), str(table))
+    assert code == 0, err
+    rows = pd.read_csv(io.StringIO(printed))
+    assert (rows["predicted died"] == rows["died"]).mean() > 0.8
     scored = tmp_path / "scored.csv"
     code, _, err = call("predict", str(out), str(table), "--out", str(scored))
     assert code == 0, err

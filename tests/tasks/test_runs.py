@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -141,14 +142,19 @@ def test_rounds_without_a_test_have_the_metric_without_a_value() -> None:
             NUMBERS,
             3,
             {},
-            r"The task regression needs outputs of the targets' shape \(\).*1 outputs",
+            r"The task regression needs outputs of the targets' shape \(\).*1 output\.",
         ),
         (NUMBERS, 2, {"task": "classification"}, 'whole numbers as targets.*task="regression"'),
         (MARKS, 3, {}, 'say task="multi-label"'),
         (MARKS, 3, {"task": "classification"}, "one class for each sample"),
         (MARKS[:, 0], 1, {}, "an output for each class, at least two.*multi-label"),
         (MARKS * 2, 3, {"task": "multi-label"}, "targets that are 0 or 1, got 2"),
-        (NUMBERS, 1, {"loss": F.mse_loss}, 'say task="regression"'),
+        (NUMBERS, 1, {"loss": lambda o, t: F.mse_loss(o, t)}, 'say task="regression"'),
+        (MARKS[:, 0], 1, {"loss": "mse"}, 'at least two, got 1 output.*numbers task="regression"'),
+        (MARKS[:, 0], 2, {"loss": "bce"}, r"got \(2,\); let .*1 output, or say loss=.cross_entr"),
+        (MARKS.sum(1), 1, {"loss": "bce"}, "multi-label needs targets that are 0 or 1, got [23]"),
+        (MARKS[:, 0].float(), 2, {}, r"1 output; if they are classes, .*: targets.long\(\)"),
+        (MARKS[:, 0].float(), 2, {"loss": F.cross_entropy}, r"targets.long\(\)"),
         (NUMBERS, 1, {"metrics": lambda outputs, targets: 1}, "a name of letters"),
         (NUMBERS, 1, {"metrics": {"broken": lambda o: 1}}, "The metric broken needs.*TypeError"),
         (NUMBERS, 1, {"metrics": {"seconds": lambda o, t: 1}}, "a name of its own, got 'seconds'"),
@@ -162,3 +168,65 @@ def test_what_does_not_fit_gets_a_sentence_before_training(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         run(targets, outputs, **options)
+
+
+MARKED = MARKS[:, 0]
+SAME = {  # a habit of torch, numpy or pandas -> what it stands for: targets, outputs, options
+    "MSELoss()": ((NUMBERS, 1, {"loss": nn.MSELoss()}), (NUMBERS, 1, {"task": "regression"})),
+    "F.mse_loss": ((NUMBERS, 1, {"loss": F.mse_loss}), (NUMBERS, 1, {"task": "regression"})),
+    "L1Loss()": ((NUMBERS, 1, {"loss": nn.L1Loss()}), (NUMBERS, 1, {"loss": "mae"})),
+    "BCEWithLogitsLoss()": (
+        (MARKED, 1, {"loss": nn.BCEWithLogitsLoss()}),
+        (MARKED, 1, {"task": "multi-label"}),
+    ),
+    "bce": ((MARKED, 1, {"loss": "bce"}), (MARKED, 1, {"task": "multi-label"})),
+    "bce of floats": (
+        (MARKED[:, None].float(), 1, {"loss": "bce"}),
+        (MARKED, 1, {"task": "multi-label"}),
+    ),
+    "int32": ((MARKED.int(), 2, {}), (MARKED, 2, {})),
+    "bool": ((MARKED.bool(), 2, {}), (MARKED, 2, {})),
+    "uint8": ((MARKED.byte(), 2, {"loss": nn.CrossEntropyLoss()}), (MARKED, 2, {})),
+    "a column": ((MARKED[:, None], 2, {}), (MARKED, 2, {})),
+    "a column with a loss": ((MARKED[:, None], 2, {"loss": F.cross_entropy}), (MARKED, 2, {})),
+    "a column of bool": ((MARKED[:, None].bool(), 2, {}), (MARKED, 2, {})),
+}
+
+
+@pytest.mark.parametrize("habit", SAME)
+def test_habits_of_other_libraries_mean_the_same_bit_for_bit(habit: str) -> None:
+    given, meant = SAME[habit]
+    one, last = finished(*given[:2], **given[2])
+    two, wanted = finished(*meant[:2], **meant[2])
+    assert one.model_sha256 == two.model_sha256
+    assert (last.loss, last.accuracy) == (wanted.loss, wanted.accuracy)
+    if given[2].get("loss") is not F.cross_entropy:
+        assert last.metrics == wanted.metrics
+
+
+def test_a_loss_that_broadcasts_one_output_against_all_targets_is_told() -> None:
+    with pytest.warns(UserWarning, match='got .8, 1. and .8,., which torch may broadcast.*"regr'):
+        run(NUMBERS, 1, loss=F.poisson_nll_loss)
+
+
+def test_numpy_s_types_of_targets_are_classes() -> None:
+    for kind in (np.int32, np.bool_, np.uint16, np.int8):
+        arrays = [(INPUTS[:40].numpy(), MARKED[:40].numpy().astype(kind))] * 2
+        data = ud.Clients(arrays, test=arrays[0])
+        assert data.targets.dtype == torch.int64
+        assert data.test is not None
+        assert data.test[1].dtype == torch.int64
+        parts = [np.arange(20), np.arange(20, 40)]
+        pair = torch.from_numpy(arrays[0][0]), torch.from_numpy(arrays[0][1].astype(np.uint8))
+        assert ud.Clients.split(*pair, parts, test=pair).targets.dtype == torch.int64
+
+
+def test_whole_numbers_stay_so_for_an_embedding_and_are_told_to_a_linear_layer() -> None:
+    tokens = torch.randint(9, (240, 6), generator=torch.Generator().manual_seed(0))
+    data = clients(MARKED, tokens)
+    options = {"work": "steps:1", "rounds": 1}
+    message = r"inputs of shape .* of torch.int64, got .*; it takes floats, so give inputs.float"
+    with pytest.raises(ValueError, match=message):
+        ud.simulate(ud.FedAvg(lr=0.1), nn.Linear(6, 2), data, **options)
+    embedding = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 2))
+    assert next(ud.simulate(ud.FedAvg(lr=0.1), embedding, data, **options)).loss

@@ -18,6 +18,7 @@ from undrift.data.here import RankCensus, declare, ranks_of_run
 from undrift.data.prepare import Prepare
 from undrift.data.sources.fields import Field
 from undrift.data.sources.make import Gathered, gather, refuse_files
+from undrift.data.sources.samples import whole_as_int64
 from undrift.data.tables.files import is_frame
 from undrift.data.tables.preprocessing import Preprocessing
 from undrift.errors import UndriftError
@@ -90,6 +91,7 @@ class Clients:
         pairs = gathered.pairs
         for i, pair in enumerate(pairs):
             _check_pair(pair, f"client {i}")
+            pair = pairs[i] = (pair[0], whole_as_int64(pair[1]))
             if i and (_kind(pair) != _kind(pairs[0])):
                 raise ValueError(
                     f"Clients needs samples of one shape and dtype, got {_kind(pair)} for client "
@@ -188,10 +190,12 @@ class Clients:
         prepare: Prepare | None,
     ) -> None:
         """Set all fields, or raise `ValueError`."""
+        targets, held = whole_as_int64(targets), dict(held)
         for name, pair in held.items():
             if pair is None:
                 continue
             _check_pair(pair, f"the {name} set")
+            pair = held[name] = (pair[0], whole_as_int64(pair[1]))
             if _kind(pair) != _kind((inputs, targets)):
                 raise ValueError(
                     f"The {name} set needs samples like the clients', {_kind((inputs, targets))}, "

@@ -32,13 +32,13 @@ from undrift.gradients.task import Task
 from undrift.models.layout import Layout
 from undrift.optim.schedules import resolve, scheduled
 from undrift.tasks import (
-    NUMBER_LOSSES,
     Loss,
     MetricSet,
     OutputShapeError,
     TaskKind,
     as_loss,
     deduced_task,
+    implies_task,
     task_kind,
     task_of_loss,
 )
@@ -181,7 +181,7 @@ def _looked_at(
             facts, clients = inspect(model, loss, clients, metrics)
         except OutputShapeError:
             # A loss of one's own may take other outputs, such as a mean and a variance.
-            if request.task is not None or request.loss is None or loss in NUMBER_LOSSES:
+            if request.task is not None or request.loss is None or implies_task(request.loss):
                 raise
             metrics = MetricSet.of(request.metrics, None)
             facts, clients = inspect(model, loss, clients, metrics)

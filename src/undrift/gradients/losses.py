@@ -11,27 +11,20 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import nn
 
 from undrift.gradients.mlp import hooked
-from undrift.tasks import Loss
-
-_MODULES: dict[type[nn.Module], Loss] = {
-    nn.CrossEntropyLoss: F.cross_entropy,
-    nn.BCEWithLogitsLoss: F.binary_cross_entropy_with_logits,
-    nn.MSELoss: F.mse_loss,
-}
+from undrift.tasks import MODULES, Loss
 
 
 def plain_loss(loss: Loss) -> Loss:
     """Return torch's function that the loss is with other spelling, or else the loss itself."""
     if isinstance(loss, functools.partial):
-        known = loss.func in _MODULES.values() and not loss.args
+        known = loss.func in MODULES.values() and not loss.args
         return loss.func if known and _at_defaults(loss.func, loss.keywords) else loss
     if not isinstance(loss, nn.Module):
         return loss
-    function = _MODULES.get(type(loss))  # A subclass may do anything.
+    function = MODULES.get(type(loss))  # A subclass may do anything.
     if function is None or _changed(loss):
         return loss
     options = {name: getattr(loss, name) for name in _parameters(function) if hasattr(loss, name)}

@@ -25,7 +25,7 @@ from undrift.config.defaults import (
 from undrift.config.experiment import Data, Experiment, FleetOptions, Method, Model
 from undrift.config.shorthand import parse_availability, parse_model, parse_slowdown
 from undrift.core import AllReduce, Federated, Gossip
-from undrift.data import Clients, Deadline, Steps, Work
+from undrift.data import Clients, Dataset, Deadline, Steps, Work
 from undrift.data.work import parse_work
 from undrift.engine.participation import FixedSize
 from undrift.engine.run import Run
@@ -36,7 +36,7 @@ from undrift.fleet import Fleet, Trace
 from undrift.fleet import parse as parse_fleet
 from undrift.runs.load import load_clients, load_dataset
 from undrift.runs.own import is_own, own
-from undrift.tasks import deduced_task, output_count, task_kind
+from undrift.tasks import deduced_task, output_count, task_kind, task_of_loss
 
 
 def data_counts(data: Data) -> dict[str, int]:
@@ -93,16 +93,20 @@ def resolve_experiment(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"data": data.model_copy(update={"clients": clients})})
 
 
-def build_model(model: Model, data: Data, seed: int, task: str | None = None) -> nn.Module:
+def build_model(
+    model: Model, data: Data, seed: int, task: str | None = None, loss: str | None = None
+) -> nn.Module:
     """Return a new model with the parameters that every method starts from with this seed.
 
-    It has as many outputs as the task needs, by default that of the data's targets.
+    It has as many outputs as the task needs, by default that of the loss or of the targets.
     """
-    return copy.deepcopy(_initial_model(model.text, data, seed, task))
+    return copy.deepcopy(_initial_model(model.text, data, seed, task, loss))
 
 
 @lru_cache(maxsize=8)
-def _initial_model(text: str, data: Data, seed: int, task: str | None) -> nn.Module:
+def _initial_model(
+    text: str, data: Data, seed: int, task: str | None, loss: str | None
+) -> nn.Module:
     """Return the model of a text such as `resnet18-gn:stem=7`; callers copy it."""
     if is_own(text):
         model: nn.Module = own(text)
@@ -114,12 +118,19 @@ def _initial_model(text: str, data: Data, seed: int, task: str | None) -> nn.Mod
             f"The model {name} needs tokens of its own tokenizer, got the words of {data.name}; "
             "in Python, read them with undrift.data.read_imdb(folder, encode=...)."
         )
-    targets = dataset.stored_train[1]
-    kind = deduced_task(targets) if task is None else task_kind(task)
-    outputs = output_count(kind, targets, dataset.classes)
+    outputs = outputs_of(dataset, task, loss)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return models.build(name, shape=dataset.shape, classes=outputs, **options)
+
+
+def outputs_of(dataset: Dataset, task: str | None, loss: str | None) -> int:
+    """Return how many outputs a model has for the task, by default that of loss or targets."""
+    targets = dataset.stored_train[1]
+    kind = None if task is None else task_kind(task)
+    if kind is None and loss is not None:
+        kind = task_of_loss(loss, targets, None)
+    return output_count(kind or deduced_task(targets), targets, dataset.classes)
 
 
 def build_fleet(fleet: FleetOptions, clients: int, seed: int) -> Fleet | None:
@@ -187,7 +198,7 @@ def _arguments(
     clients = build_clients(data, seed)
     return {
         "algorithm": algorithm,
-        "model": build_model(experiment.model, data, seed, training.task),
+        "model": build_model(experiment.model, data, seed, training.task, training.loss),
         "clients": clients,
         **_objective(experiment),
         "work": _work(algorithm, method.work or training.work),

@@ -89,8 +89,8 @@ def local_models(job: Job) -> LocalModels | None:
 def _model_and_inputs(job: Job) -> tuple[nn.Module, Tensor]:
     """Return the model and the inputs on which CKA compares the features of local models."""
     data, seed = job.experiment.data, job.seed
-    task = job.experiment.training.task
-    model = build_model(job.experiment.model, data, seed, task)
+    training = job.experiment.training
+    model = build_model(job.experiment.model, data, seed, training.task, training.loss)
     dtype = next(model.parameters()).dtype
     return model, _inputs(build_clients(data, seed), seed, dtype)
 

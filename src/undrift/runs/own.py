@@ -41,7 +41,8 @@ class OwnData:
     def dataset(self) -> Dataset:
         """Return all samples as a data set, of which experiments note counts and shapes."""
         inputs, targets = self.clients.inputs, self.clients.targets
-        labels = targets.ndim == 1 and not targets.is_floating_point()
+        one = targets.ndim == 1 or targets.shape[1:] == (1,)
+        labels = one and not targets.is_floating_point()
         classes = int(targets.max()) + 1 if labels else 1
         if labels and self.clients.rank_census is not None:
             classes = self.clients.rank_census.classes

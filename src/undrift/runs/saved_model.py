@@ -22,7 +22,7 @@ from undrift.engine.export import PREPROCESSING, export
 from undrift.errors import UndriftError
 from undrift.results.export import OWN_METADATA, load_safetensors, read_metadata
 from undrift.results.filenames import MODEL
-from undrift.runs.build import build_clients, build_model
+from undrift.runs.build import build_clients, build_model, outputs_of
 from undrift.runs.load import load_dataset
 from undrift.runs.own import is_own
 from undrift.untrusted import parse_json
@@ -34,8 +34,11 @@ ARCHITECTURE = "architecture"  # key of the file's metadata
 
 def model_metadata(experiment: Experiment) -> dict[str, str]:
     """Return what a file of weights needs beside them to be used: text by key."""
-    dataset = load_dataset(experiment.data)
-    return saved_metadata(experiment.model, dataset.shape, dataset.classes, dataset.preprocessing)
+    dataset, training = load_dataset(experiment.data), experiment.training
+    outputs = dataset.classes
+    if not is_own(experiment.model.name):
+        outputs = outputs_of(dataset, training.task, training.loss)
+    return saved_metadata(experiment.model, dataset.shape, outputs, dataset.preprocessing)
 
 
 def saved_metadata(
@@ -59,7 +62,8 @@ def saved_metadata(
 def export_trained(experiment: Experiment, file: Path, path: Path, seed: int) -> str:
     """Write the model of a file in a folder of results; return what must be known of its inputs."""
     with only_code_of(experiment.code, file.parent):
-        model = build_model(experiment.model, experiment.data, seed, experiment.training.task)
+        training = experiment.training
+        model = build_model(experiment.model, experiment.data, seed, training.task, training.loss)
         clients = build_clients(experiment.data, seed)
     metadata = load_safetensors(model, file)
     own = {key: value for key, value in metadata.items() if key not in OWN_METADATA}

@@ -5,11 +5,13 @@ from undrift.tasks.kinds import (
     OutputShapeError,
     TaskKind,
     deduced_task,
+    fitted_classes,
+    implies_task,
     output_count,
     task_kind,
     task_of_loss,
 )
-from undrift.tasks.losses import LOSSES, NUMBER_LOSSES, Loss, as_loss, named_loss
+from undrift.tasks.losses import LOSSES, MODULES, NUMBER_LOSSES, Loss, as_loss, named_loss
 from undrift.tasks.metrics import (
     METRICS,
     Metric,
@@ -22,6 +24,7 @@ from undrift.tasks.metrics import (
 __all__ = [
     "LOSSES",
     "METRICS",
+    "MODULES",
     "NUMBER_LOSSES",
     "TASKS",
     "Loss",
@@ -33,6 +36,8 @@ __all__ = [
     "as_loss",
     "as_metrics",
     "deduced_task",
+    "fitted_classes",
+    "implies_task",
     "named_loss",
     "named_metric",
     "output_count",

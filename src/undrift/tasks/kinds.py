@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from undrift.check import nearest, require
-from undrift.tasks.losses import NUMBER_LOSSES, Loss, named_loss
+from undrift.tasks.losses import LOSSES, NUMBER_LOSSES, Loss, torch_loss
 
 
 class OutputShapeError(ValueError):
@@ -30,10 +30,10 @@ class TaskKind:
         """Return targets in the form that the loss takes for a model with outputs of this shape.
 
         Whole numbers become floats where the loss needs them, and one number a sample becomes a row
-        of one where the model returns such rows.
+        of one where the model returns such rows; a row of one class becomes that class.
         """
         if not self.floating:
-            return targets
+            return fitted_classes(targets, outputs)
         targets = targets if targets.is_floating_point() else targets.float()
         rows = len(outputs) == targets.ndim + 1 and outputs[-1] == 1
         return targets.unsqueeze(-1) if rows else targets
@@ -51,8 +51,8 @@ class TaskKind:
         if self.floating:
             fits = got == asked
             expected = f"outputs of the targets' shape {asked} for each sample"
-            remedy = f"let the last layer have {asked[0] if asked else 1} outputs"
             if not fits:
+                remedy = _output_remedy(self, asked, targets)
                 raise OutputShapeError(f"{who} needs {expected}, got {got}; {remedy}.")
         else:
             _check_classes(self, got, asked, targets)
@@ -60,6 +60,25 @@ class TaskKind:
             known = bool(((targets == 0) | (targets == 1)).all())
             seen = targets[(targets != 0) & (targets != 1)][:1].tolist()
             require(known, who, "targets that are 0 or 1", seen[0] if seen else None)
+
+
+def fitted_classes(targets: Tensor, outputs: tuple[int, ...]) -> Tensor:
+    """Return whole numbers in rows of one, as columns of tables are, as one class for each sample.
+
+    They stay as they are for a model whose outputs of this shape are not one row for each sample.
+    """
+    rows = not targets.is_floating_point() and targets.ndim == 2 and targets.shape[1] == 1
+    return targets.squeeze(1) if rows and len(outputs) == 2 and outputs[1] > 1 else targets
+
+
+def _output_remedy(kind: TaskKind, asked: tuple[int, ...], targets: Tensor) -> str:
+    """Return what to do about a model whose outputs have another shape than the targets."""
+    wanted = asked[0] if asked else 1
+    remedy = f"let the last layer have {wanted} {'output' if wanted == 1 else 'outputs'}"
+    if kind is MULTI_LABEL and not asked:
+        return f'{remedy}, or say loss="cross_entropy" for an output for each class'
+    whole = asked in ((), (1,)) and bool((targets == targets.round()).all())
+    return f"{remedy}; if they are classes, give whole numbers: targets.long()" if whole else remedy
 
 
 def _check_classes(
@@ -115,7 +134,7 @@ def deduced_task(targets: Tensor) -> TaskKind:
 
     Rows of 0 and 1 may be labels or numbers, so they are refused.
     """
-    if not targets.is_floating_point() and targets.ndim == 1:
+    if not targets.is_floating_point() and (targets.ndim == 1 or targets.shape[1:] == (1,)):
         return CLASSIFICATION
     marks = targets.ndim == 2 and bool(((targets == 0) | (targets == 1)).all())
     remedy = 'say task="multi-label"' + (' or "regression"' if targets.is_floating_point() else "")
@@ -126,12 +145,21 @@ def deduced_task(targets: Tensor) -> TaskKind:
 def task_of_loss(loss: Any, targets: Tensor, table: str | None) -> TaskKind | None:
     """Return the task that goes with a loss where none was named, None where nothing is assumed.
 
-    It is regression for numbers with a loss of numbers by name, and for any loss on a `table` whose
-    task is regression.
+    It is regression for numbers with a loss of numbers, and for any loss on a `table` whose task is
+    regression; it is multi-label for marks of 0 and 1 with the binary cross entropy of logits.
     """
-    numbers = isinstance(loss, str) and ":" not in loss and named_loss(loss) in NUMBER_LOSSES
-    named = numbers and targets.is_floating_point()
-    return REGRESSION if named or table == REGRESSION.name else None
+    known = torch_loss(loss)
+    floats = targets.is_floating_point()
+    if table == REGRESSION.name or (known in NUMBER_LOSSES and floats):
+        return REGRESSION
+    marks = not floats or bool(((targets == 0) | (targets == 1)).all())
+    return MULTI_LABEL if known is LOSSES["bce"] and marks else None
+
+
+def implies_task(loss: Any) -> bool:
+    """Return whether a loss fits the outputs of one task alone."""
+    known = torch_loss(loss)
+    return known in NUMBER_LOSSES or known is LOSSES["bce"]
 
 
 def output_count(kind: TaskKind, targets: Tensor, classes: int) -> int:

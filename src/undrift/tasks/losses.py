@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from undrift.check import nearest
 from undrift.usercode.load import import_object
@@ -25,6 +26,16 @@ LOSSES: MappingProxyType[str, Loss] = MappingProxyType(
     }
 )
 NUMBER_LOSSES = frozenset(LOSSES[name] for name in ("mse", "mae", "huber", "smooth_l1"))
+MODULES: MappingProxyType[type[nn.Module], Loss] = MappingProxyType(
+    {
+        nn.CrossEntropyLoss: F.cross_entropy,
+        nn.BCEWithLogitsLoss: F.binary_cross_entropy_with_logits,
+        nn.MSELoss: F.mse_loss,
+        nn.L1Loss: F.l1_loss,
+        nn.HuberLoss: F.huber_loss,
+        nn.SmoothL1Loss: F.smooth_l1_loss,
+    }
+)
 _OTHER_NAMES = {  # what torch and others call them -> the name here
     **{function.__name__: name for name, function in LOSSES.items()},
     "crossentropy": "cross_entropy",
@@ -53,6 +64,19 @@ def named_loss(name: str) -> Loss:
         f"loss needs a function of outputs and targets, file.py:function or one of "
         f"{', '.join(LOSSES)}, got {name!r}{nearest(name, LOSSES)}."
     )
+
+
+def torch_loss(loss: Any) -> Loss | None:
+    """Return the loss of the library that a name, or torch's function or module, stands for.
+
+    Options such as weights or a reduction make no difference. None stands for any other loss.
+    """
+    if isinstance(loss, str):
+        return None if ":" in loss else named_loss(loss)
+    function = loss.func if isinstance(loss, functools.partial) else loss
+    if isinstance(function, nn.Module):
+        function = MODULES.get(type(function))
+    return next((each for each in LOSSES.values() if each is function), None)
 
 
 def as_loss(loss: Any) -> Loss:

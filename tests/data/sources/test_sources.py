@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ class Rows(Dataset):
 
     def __getitem__(self, i: int):
         self.reads += 1
-        x = self.inputs[i] + self.noise * torch.randn(FEATURES)
+        x = self.inputs[i] + (self.noise * torch.randn(FEATURES) if self.noise else 0)
         if self.form is dict:
             return {"x": x, "mask": torch.tensor(1), "labels": self.targets_[i], "site": int(i) % 2}
         return x, int(self.targets_[i])
@@ -123,6 +124,95 @@ def test_random_transforms_are_drawn_anew_and_can_be_repeated() -> None:
 
     assert run() == run()
     assert run() != reference()
+
+
+class Rare(Rows):
+    """Draws from one of the generators, and changes a sample so seldom that none is seen."""
+
+    draws: ClassVar[dict[str, Any]] = {
+        "torch": lambda: float(torch.rand(())),
+        "numpy": np.random.random,
+        "Python": random.random,
+    }
+
+    def __init__(self, inputs, targets, *, library: str, seeds: bool = False) -> None:
+        super().__init__(inputs, targets)
+        self.library, self.seeds = library, seeds
+
+    def __getitem__(self, i: int):
+        if self.seeds:
+            torch.manual_seed(i)
+        x, y = super().__getitem__(i)
+        return (x.flip(0) if self.draws[self.library]() < 1e-9 else x), y
+
+
+@pytest.mark.parametrize("library", Rare.draws)
+def test_a_transform_that_seldom_changes_a_sample_is_random_all_the_same(library: str) -> None:
+    clients = ud.Clients([Rare(*each, library=library) for each in PAIRS])
+    assert clients.prepare is not None
+    assert clients.prepare.random
+
+
+def test_a_data_set_that_seeds_each_sample_itself_is_not_random() -> None:
+    clients = ud.Clients([Rare(*each, library="torch", seeds=True) for each in PAIRS])
+    assert clients.prepare is None
+
+
+class Listed(Dataset):
+    """Lists its targets as torchvision's data sets do, which may be others than it returns."""
+
+    def __init__(self, listed, target_transform=None, transforms=None) -> None:
+        self.targets, self.returned = listed, np.arange(SAMPLES) % 2
+        self.target_transform, self.transforms = target_transform, transforms
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, i: int):
+        self.reads += 1
+        label = int(self.returned[i])
+        return PAIRS[0][0][i], self.target_transform(label) if self.target_transform else label
+
+
+def other(label: int) -> int:
+    return 1 - label
+
+
+def increased(samples):
+    return torch.stack([x for x, _ in samples]), torch.tensor([y + 1 for _, y in samples])
+
+
+PARITY = (np.arange(SAMPLES) % 2).tolist()
+LISTS = {  # a data set that lists targets -> how it becomes clients, how often samples are read
+    "as it returns them": (lambda: Listed(PARITY), lambda d: d, 17),
+    "as an array": (lambda: Listed(np.array(PARITY)), lambda d: d, 17),
+    "with a transform": (lambda: Listed(PARITY, target_transform=other), lambda d: d, 21),
+    "with a transform of both": (
+        lambda: Listed(PARITY, transforms=lambda x, y: (x, y)),
+        lambda d: d,
+        21,
+    ),
+    "with a collate function": (
+        lambda: Listed(PARITY),
+        lambda d: DataLoader(d, collate_fn=increased),
+        21,
+    ),
+    "others": (lambda: Listed([1 - y for y in PARITY]), lambda d: d, 22),
+    "as text": (lambda: Listed(["a"] * SAMPLES), lambda d: d, 21),
+    "too few": (lambda: Listed(PARITY[:3]), lambda d: d, 21),
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_lazy_samples_have_the_targets_that_their_data_set_returns(case: str) -> None:
+    make, wrap, reads = LISTS[case]
+    data = make()
+    lazily = ud.Clients([wrap(data)], lazy=True)
+    assert data.reads == reads  # 8 to look, 1 for the form, 8 to compare, or all
+    eagerly = ud.Clients([wrap(make())], lazy=False)
+    assert torch.equal(lazily.targets, eagerly.targets)
+    assert lazily.targets.dtype == eagerly.targets.dtype
 
 
 def test_the_loader_s_batch_size_counts_unless_another_is_named() -> None:

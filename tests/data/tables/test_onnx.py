@@ -53,22 +53,24 @@ def as_onnx(net: nn.Linear) -> bytes:
     return content
 
 
-def exported(target: str, **options: Any) -> tuple[bytes, nn.Module, Preprocessing]:
+def exported(
+    target: str, outputs: int | None = None, **options: Any
+) -> tuple[bytes, nn.Module, Preprocessing]:
     drop = ["cost" if target == "died" else "died"]
     stored = read_table(frame(), target=target, drop=drop, missing="impute", **options)
     fitted = stored.preprocessing
     assert fitted is not None
-    net = linear(len(fitted.features), max(1, stored.classes))
+    net = linear(len(fitted.features), outputs or max(1, stored.classes))
     return completed(net, fitted, as_onnx(net)), net, fitted
 
 
-@pytest.mark.parametrize("target", ["died", "cost"])
-def test_rows_of_a_table_become_the_predictions_of_the_model(target: str) -> None:
-    content, net, fitted = exported(target)
+@pytest.mark.parametrize(("target", "outputs"), [("died", 2), ("died", 1), ("cost", 1)])
+def test_rows_of_a_table_become_the_predictions_of_the_model(target: str, outputs: int) -> None:
+    content, net, fitted = exported(target, outputs)
     rows = frame(20).assign(ward=[*"abcz", None, "", *"ab" * 7])
     filled = rows.assign(ward=rows["ward"].replace("", None))
     with pytest.warns(UserWarning, match="values that training did not see"):
-        exact = score(net, fitted, filled, tells=False)
+        exact, inputs = score(net, fitted, filled, tells=False), fitted.inputs(filled)
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     got = session.run(None, fed(rows, fitted))
     if target == "cost":
@@ -76,6 +78,10 @@ def test_rows_of_a_table_become_the_predictions_of_the_model(target: str) -> Non
         return
     assert list(got[0]) == list(exact["predicted died"])
     assert np.allclose(got[1], exact.iloc[:, 1:], atol=1e-5)
+    if outputs == 1:
+        with torch.no_grad():
+            second = torch.sigmoid(net(torch.from_numpy(inputs))).squeeze(1)
+        assert np.allclose(exact["predicted died=yes"], second, atol=1e-6)
     assert Preprocessing.from_json(session.get_modelmeta().custom_metadata_map["preprocessing"])
 
 

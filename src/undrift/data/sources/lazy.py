@@ -98,17 +98,35 @@ class Look:
 
     bytes: int  # of a sample
     seconds: float  # to read one
-    random: bool  # whether a sample differs when it is read again
+    random: bool  # whether reading draws random numbers, or gives another sample again
 
     @classmethod
     def at(cls, source: Source, target: str | None, client: str | None, who: str) -> Look:
         """Return what a few samples tell."""
         few = range(min(_FEW, len(source.indices)))
-        reads = []
+        reads, states = [], []
         start = time.perf_counter()
         for seed in (1, 2):
             with seeded_everywhere(seed):
+                before = _generator_states()
                 reads.append(packed(source.batch(few, who), who, target, client)[0])
+                states.append((before, _generator_states()))
         seconds = (time.perf_counter() - start) / (2 * len(few))
         same = reads[0].shape == reads[1].shape and torch.equal(reads[0], reads[1])
-        return cls(reads[0].nbytes // len(few), seconds, not same)
+        return cls(reads[0].nbytes // len(few), seconds, not same or _drew(*states))
+
+
+def _generator_states() -> tuple[Any, ...]:
+    """Return the states of torch's, numpy's and Python's generators."""
+    numpy_state: Any = np.random.get_state()
+    kept = (numpy_state[1].tobytes(), *numpy_state[2:])
+    return torch.get_rng_state().numpy().tobytes(), kept, random.getstate()
+
+
+def _drew(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
+    """Return whether reading under two seeds has drawn from a generator.
+
+    Where it ends in one state under both, the data set has seeded the generator itself.
+    """
+    reads = zip(*first, *second, strict=True)
+    return any(old != new and new != other for old, new, _, other in reads)

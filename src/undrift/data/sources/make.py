@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from undrift.check import require
 from undrift.data.prepare import Prepare
@@ -22,6 +23,7 @@ from undrift.data.tables.files import is_table
 
 Pair = tuple[Tensor, Tensor]
 WHO = "Clients"
+_SPREAD = 8  # samples whose targets are compared with those that a data set lists
 
 
 @dataclass
@@ -165,11 +167,34 @@ def _lazy(
 
 def _targets(source: Source, target: str | None, client: str | None) -> Tensor:
     """Return all targets: those that a data set lists as torchvision's do, or read one by one."""
-    listed = getattr(source.dataset, "targets", None)
-    if listed is not None and len(listed) == len(source.dataset):
-        return as_tensor(listed, WHO)[torch.as_tensor(list(source.indices))]
-    every = range(len(source.indices))
-    return torch.cat([pair_of(source.batch([i], WHO), WHO, target, client)[1] for i in every])
+
+    def read(i: int) -> Tensor:
+        return pair_of(source.batch([i], WHO), WHO, target, client)[1]
+
+    listed, count = _listed_targets(source), len(source.indices)
+    if listed is not None:
+        spread = {round(k * (count - 1) / (_SPREAD - 1)) for k in range(_SPREAD)}
+        if all(torch.equal(read(i), listed[i : i + 1]) for i in spread):
+            return listed
+    return torch.cat([read(i) for i in range(count)])
+
+
+def _listed_targets(source: Source) -> Tensor | None:
+    """Return what a data set has in `targets`, where no function of the user changes them."""
+    dataset = source.dataset
+    listed = getattr(dataset, "targets", None)
+    both = getattr(dataset, "transforms", None)  # torchvision's, of inputs and targets
+    changes = getattr(dataset, "target_transform", None) or (
+        both is not None and getattr(both, "target_transform", both) is not None
+    )
+    if listed is None or changes or source.collate is not default_collate:
+        return None
+    try:
+        every = as_tensor(listed, WHO)
+    except ValueError:  # of text, or of other things than numbers
+        return None
+    same = every.ndim > 0 and len(every) == len(dataset)
+    return every[torch.as_tensor(list(source.indices))] if same else None
 
 
 def _by_client(data: Any, target: str | None, client: str) -> list[Source]:

@@ -146,6 +146,12 @@ def _is_text(values: Any) -> bool:
     return isinstance(values, list | tuple) and any(isinstance(value, str) for value in values)
 
 
+def whole_as_int64(targets: Tensor) -> Tensor:
+    """Return whole numbers and truth values as int64, as losses take classes."""
+    numbers = targets.is_floating_point() or targets.is_complex()
+    return targets if numbers else targets.long()
+
+
 def as_tensor(values: Any, who: str, text_remedy: str = TEXT_REMEDY) -> Tensor:
     """Return an array, a list of numbers or a tensor as a tensor; float64 becomes float32."""
     if isinstance(values, Tensor):

@@ -45,7 +45,9 @@ def surround(proto: Any, preprocessing: Preprocessing) -> Any:
     before, after = _Graph(onnx), _Graph(onnx)
     features = [before.column(column) for column in preprocessing.columns]
     before.add("Concat", features, net.graph.input[0].name, axis=1)
-    after.outputs_of(preprocessing.target, net.graph.output[0].name)
+    last = net.graph.output[0]
+    sides = [side.dim_value for side in last.type.tensor_type.shape.dim[1:]]
+    after.outputs_of(preprocessing.target, last.name, one=sides in ([], [1]))
     graph = onnx.helper.make_graph(
         [*before.nodes, *net.graph.node, *after.nodes],
         "table",
@@ -175,8 +177,11 @@ class _Graph:
             "OneHotEncoder", [flat], own, domain=LABELS, cats_int64s=list(range(width)), zeros=1
         )
 
-    def outputs_of(self, target: Target, outputs: str) -> None:
-        """Add what the outputs of the net become: numbers, or classes and their probabilities."""
+    def outputs_of(self, target: Target, outputs: str, *, one: bool) -> None:
+        """Add what the outputs of the net become: numbers, or classes and their probabilities.
+
+        A net with `one` output for two classes gives the logit of the second.
+        """
         info, types = self._make.make_tensor_value_info, self._types
         if not target.classes:
             flat = self.constant("target/flat", np.array([-1]))
@@ -188,6 +193,11 @@ class _Graph:
             self.add("Add", [scaled, mean], PREDICTION)
             self.outputs.append(info(PREDICTION, types.DOUBLE, [ROWS]))
             return
+        if one and len(target.classes) == 2:
+            column = self.constant("target/column", np.array([-1, 1]))
+            second = self.add("Reshape", [outputs, column], "target/second")
+            first = self.add("Sub", [second, second], "target/first")
+            outputs = self.add("Concat", [first, second], "target/logits", axis=1)
         shares = self.add("Softmax", [outputs], PROBABILITIES, axis=1)
         best = self.add("ArgMax", [shares], "target/best", axis=1, keepdims=0)
         count = len(target.classes)

@@ -156,6 +156,9 @@ class Target:
                     f"shape {outputs.shape[1:]}; call the model itself."
                 )
             return {self.name: outputs.reshape(len(outputs)) * self.scale + self.mean}
+        if len(self.classes) == 2 and outputs.size == len(outputs):
+            rows = outputs.reshape(-1, 1)  # the logit of the second class
+            outputs = np.concatenate([np.zeros_like(rows), rows], 1)
         shifted = np.exp(outputs - outputs.max(1, keepdims=True))
         shares = shifted / shifted.sum(1, keepdims=True)
         chosen = np.array(self.classes, dtype=object)[shares.argmax(1)]

@@ -16,7 +16,7 @@ from undrift.data.clients import Clients
 from undrift.errors import first_line
 from undrift.gradients.dropout import KeyedDropout
 from undrift.gradients.task import per_sample
-from undrift.tasks import Loss, MetricSet
+from undrift.tasks import Loss, MetricSet, fitted_classes
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,12 @@ def inspect(
             if isinstance(error, ValueError) and " needs " in str(error):
                 raise  # the sentence is ours, or as good
             raw = clients.prepare is None and stored == torch.uint8
+            remedy = _remedy(error, clients, inputs, raw=raw)
+            if not raw and not inputs.is_floating_point() and _accepts(model, inputs.to(dtype)):
+                remedy = "it takes floats, so give inputs.float(), of arrays .astype('float32')"
             raise ValueError(
-                f"The model needs to accept inputs of shape {tuple(inputs.shape)}, got "
-                f"{first_line(error, named=True)}; {_remedy(error, clients, inputs, raw=raw)}."
+                f"The model needs to accept inputs of shape {tuple(inputs.shape)} of "
+                f"{inputs.dtype}, got {first_line(error, named=True)}; {remedy}."
             ) from error
         for each in told:  # Those of a call that fails would only hide the error.
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
@@ -89,10 +92,10 @@ def inspect(
                 f"The model needs to return one tensor, got {type(outputs).__name__}; wrap it in a "
                 "module whose forward returns the outputs alone."
             )
+        shape, fit = tuple(outputs.shape), fitted_classes if kind is None else kind.fit_targets
+        clients = clients.with_targets(lambda own: fit(own, shape))
+        targets = fit(targets, shape)
         if kind is not None:
-            shape = tuple(outputs.shape)
-            clients = clients.with_targets(lambda own: kind.fit_targets(own, shape))
-            targets = kind.fit_targets(targets, shape)
             kind.check(outputs, targets)
         targets = targets.to(dtype) if targets.is_floating_point() else targets
         _check_labels(outputs, clients)
@@ -105,11 +108,27 @@ def inspect(
                 'gradients grow with the minibatch; use reduction="mean", or a smaller lr.',
                 stacklevel=2,
             )
+        if _broadcasts(loss, outputs, targets):
+            warnings.warn(
+                f"The loss needs outputs and targets of one shape, got {tuple(outputs.shape)} and "
+                f'{tuple(targets.shape)}, which torch may broadcast; say task="regression", or '
+                "squeeze the model's outputs.",
+                stacklevel=2,
+            )
     # Our own mask arithmetic draws no random numbers, so what is still random is not ours.
     sequential = clients.prepare is not None and clients.prepare.random
     sequential = sequential and getattr(clients.prepare, "sequential", False)
     randomness = "other" if watch.random or sequential else "dropout" if drops.calls else "none"
     return Facts(randomness, separable, watch.written // len(targets)), clients
+
+
+def _accepts(model: nn.Module, inputs: Tensor) -> bool:
+    """Return whether a forward pass takes these inputs."""
+    try:
+        functional_call(model, {}, (inputs,))
+    except Exception:  # a user's model may raise anything
+        return False
+    return True
 
 
 def _remedy(error: Exception, clients: Clients, inputs: Tensor, *, raw: bool) -> str:
@@ -150,7 +169,7 @@ def _check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
         remedy = "change the last layer, the loss or the targets"
         if targets.is_floating_point() and "Long" in str(error):  # torch's losses of classes
             remedy = "use loss='mse' for numbers, or give classes as whole numbers: targets.long()"
-        elif targets.is_floating_point() and outputs.shape == (*targets.shape, 1):
+        elif outputs.shape == (*targets.shape, 1):
             remedy = 'say task="regression", which takes rows of one number as numbers'
         elif isinstance(error, Warning) and outputs.shape == targets.shape:
             # The loss has changed the shape of one of them.
@@ -196,10 +215,29 @@ def _equals(
         return False
 
 
+def _broadcasts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    """Return whether the loss compares rows of one output with the targets of all samples."""
+    if outputs.shape != (*targets.shape, 1) or not targets.is_floating_point():
+        return False
+    drawn = torch.rand(outputs.shape, generator=torch.Generator().manual_seed(0))
+    drawn = drawn.to(outputs.device, outputs.dtype)
+    try:
+        rows, numbers = loss(drawn, targets), loss(drawn.squeeze(-1), targets)
+    except Exception:  # a loss of one's own may need rows
+        return False
+    return not torch.allclose(rows, numbers, equal_nan=True)
+
+
 def _check_labels(outputs: Tensor, clients: Clients) -> None:
     if clients.targets.is_floating_point() or outputs.ndim < 2:
         return
     classes = int(outputs.shape[1])
+    if classes == 1 and outputs.ndim == clients.targets.ndim + 1:
+        raise ValueError(
+            "The model needs an output for each class, at least two, got 1 output and whole "
+            'numbers as targets; for labels 0 and 1 say loss="bce", for numbers task="regression", '
+            "for a loss of your own give targets.float(), for classes widen the last layer."
+        )
     held = (("test set", clients.test), ("validation set", clients.validation))
     labels = {who: pair[1] for who, pair in held if pair is not None}
     for who, targets in {"clients": clients.targets, **labels}.items():
