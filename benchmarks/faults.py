@@ -142,7 +142,7 @@ FAULTS: dict[int | str, Fault] = {
 ERRORS: dict[int | str, str] = {  # of the tests that fail for the defect, as regular expressions
     1: "assert not True",
     2: r"assert \d+ < ",
-    3: r"assert \[\] == \[\d+\]|AssertionError: \('\s+Result |assert '.* starts again, .* in ",
+    3: r"assert \[\] == \[\d+\]|AssertionError: \('\s+Result|assert '.* starts again, .* in ",
     4: "DID NOT RAISE DivergenceError",
     5: "assert {'round-best', 'round-final'} == ",
     6: r"assert \d{9,} < ",
