@@ -16,18 +16,20 @@ import random
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import undrift as ud
-from undrift import testing
+from undrift import testing, tree
 from undrift.engine.checkpoint import shards, store
 from undrift.engine.world import World
 
 SCAFFOLD = ud.Scaffold(lr=0.1)
 ROUNDS = 6
+NEWEST = f"round-{ROUNDS:08d}"
 Damage = Callable[[bytes, random.Random, list[bytes]], bytes | None]
 
 
@@ -53,9 +55,21 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-def states(run: ud.Run) -> dict[str, torch.Tensor]:
-    """Return all that a run holds, by name."""
-    return {"x": run.x} | {f"client {i}": run.client_states[i] for i in sorted(run.client_states)}
+def states(server: Any, clients: Mapping[int, Any]) -> dict[str, torch.Tensor]:
+    """Return all tensors of the server, its model and its dual, and of the clients, by name."""
+    owners = {"server": server} | {f"client {i}": clients[i] for i in sorted(clients)}
+    return {
+        f"{owner}, leaf {place}": leaf
+        for owner, state in owners.items()
+        for place, leaf in enumerate(tree.leaves(state))
+    }
+
+
+def tells(warning: warnings.WarningMessage, path: Path) -> bool:
+    """Return whether a warning says that this file is damaged, be it mended or passed over."""
+    text = str(warning.message)
+    passed_over = text.startswith(f"Checkpoint {NEWEST} is damaged")
+    return passed_over or (f"{path.name}: " in text and " is sound" in text)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -76,8 +90,7 @@ def held_in(folder: Path, like: ud.Run) -> tuple[int, dict[str, torch.Tensor]]:
         record_type=ud.Record,
         device=like.x.device,
     )
-    clients = {f"client {i}": saved.clients[i] for i in sorted(saved.clients)}
-    return newest.round, {"x": saved.server.x} | clients
+    return newest.round, states(saved.server, saved.clients)
 
 
 def main() -> None:
@@ -93,11 +106,11 @@ def main() -> None:
         run = testing.start(SCAFFOLD, rounds=ROUNDS, participation=2, checkpoint=folder)
         held = {}
         for record in run:
-            held[record.round] = states(run)
+            held[record.round] = states(run.state, run.client_states)
         contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         contents = {path: content for path, content in contents.items() if content}
-        older = folder / f"round-{ROUNDS - 1:08d}"
-        needed = [path for path in contents if path.parent != older]
+        older = {f"round-{ROUNDS - 1:08d}", f"version-{ROUNDS - 1:08d}.json"}
+        needed = [path for path in contents if not older & {path.name, path.parent.name}]
         while sum(count.values()) < options.count:
             path, kind = rng.choice(needed), rng.choice(list(DAMAGES))
             others = [c for other, c in contents.items() if other != path]
@@ -112,7 +125,7 @@ def main() -> None:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 round, found = held_in(folder, run)
-            noticed[kind] += bool(said)
+            noticed[kind] += any(tells(warning, path) for warning in said)
             sound[kind] += round in (ROUNDS - 1, ROUNDS) and same(found, held[round])
             newest[kind] += round == ROUNDS
             path.write_bytes(contents[path])

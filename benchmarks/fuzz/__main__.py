@@ -32,8 +32,9 @@ INSTRUMENTED = [
     "undrift.runs.folder", "undrift.engine.checkpoint", "undrift.engine.processes.transport",
     "undrift.states", "undrift.federation.messages", "undrift.federation.sealed",
     "undrift.data.tables", "undrift.data.cache", "undrift.outer.checkpoints",
-    "undrift.outer.saving", "undrift.runs.saved_model", "undrift.usercode.names", "tomllib",
-    "pickle", "tarfile", "zipfile", "gzip",
+    "undrift.outer.saving", "undrift.runs.saved_model", "undrift.usercode.names",
+    "undrift.papers.store", "undrift.runs.tuning_trials", "skops.io", "tomllib", "pickle",
+    "tarfile", "zipfile", "gzip",
 ]  # fmt: skip
 MEMORY, SLOWEST, LONGEST = 2048, 20, 65536  # megabytes, seconds and bytes of one input
 HUNG = 3600  # seconds of the wall for one input, which may be waiting for a core or be stopped

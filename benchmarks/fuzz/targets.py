@@ -13,23 +13,21 @@ import hashlib
 import io
 import json
 import lzma
-import os
 import pickle
 import shutil
 import struct
 import tarfile
 import tempfile
-import warnings
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.fuzz.target import TYPED, Target, as_file, memory
+from benchmarks.fuzz.wholes import NETWORK, WHOLES, picture
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -57,7 +55,6 @@ from undrift.data.tables.preprocessing import (
 from undrift.data.tables.read import read_table
 from undrift.engine.checkpoint import store
 from undrift.engine.processes.transport import announced_length, reserve
-from undrift.errors import UndriftError
 from undrift.federation import messages
 from undrift.federation.sealed import read_sealed, write_sealed
 from undrift.files import seal, seal_file, unseal
@@ -72,48 +69,6 @@ from undrift.runs.partition import read_partition
 from undrift.runs.saved_model import SavedModel
 from undrift.states.store import SegmentStore
 
-TYPED = (UndriftError, ValueError)  # what a reader may raise
-
-
-@dataclass(frozen=True)
-class Target:
-    """Is a reader under test, with sound inputs and words of its format."""
-
-    read: Callable[[bytes, Path], None]  # the bytes, and an empty folder
-    seeds: Callable[[], list[bytes]]
-    words: tuple[str, ...] = field(default=())
-
-    def __call__(self, data: bytes) -> None:
-        """Read the bytes; raise what is not a typed error."""
-        with suppress(*TYPED), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.strict(data)
-
-    def strict(self, data: bytes) -> None:
-        """Read the bytes and raise any error, as a sound input must not."""
-        with tempfile.TemporaryDirectory(dir=_memory()) as folder:
-            self.read(data, Path(folder))
-
-
-@cache
-def _memory() -> str | None:
-    """Return a folder in memory, where the system has one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def _file(read: Callable[[Path], Any], name: str) -> Callable[[bytes, Path], None]:
-    """Return a target that reads one file of this name."""
-
-    def target(data: bytes, folder: Path) -> None:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        read(path)
-
-    return target
-
-
-NETWORK = '{"model": "logistic", "shape": [2], "classes": 2, "code": {}}'
 EXPERIMENT = b"""title = "fuzz"
 seeds = [0, 1]
 [[methods]]
@@ -135,7 +90,7 @@ aggregation = "krum:2"
 
 def _experiment(data: bytes, folder: Path) -> None:
     """Read the bytes as an experiment without trust, so that no code that it names is imported."""
-    _file(lambda path: Experiment.read(path).to_toml(), "experiment.toml")(data, folder)
+    as_file(lambda path: Experiment.read(path).to_toml(), "experiment.toml")(data, folder)
 
 
 def _schedule(data: bytes, folder: Path) -> None:
@@ -202,7 +157,7 @@ def _cifar_binary_seeds() -> list[bytes]:
 def _mosaic(data: bytes, folder: Path) -> None:
     """Read the bytes as the labels of mosaics, which are sound."""
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        (folder / f"{name}.webp").write_bytes(_picture("WEBP"))
+        (folder / f"{name}.webp").write_bytes(picture("WEBP"))
     (folder / "labels.npy").write_bytes(data)
     read_cifar10(folder)
 
@@ -215,16 +170,6 @@ def _npy_seeds() -> list[bytes]:
 
 def _image(data: bytes) -> None:
     decode("a", data)
-
-
-@cache
-def _picture(kind: str, side: int = 32) -> bytes:
-    from PIL import Image
-
-    file = io.BytesIO()
-    pixels = np.arange(side * side * 3, dtype=np.uint8).reshape(side, side, 3)
-    Image.fromarray(pixels).save(file, kind, **({"lossless": True} if kind == "WEBP" else {}))
-    return file.getvalue()
 
 
 def _archive_seeds() -> list[bytes]:
@@ -333,7 +278,9 @@ def _header_seeds() -> list[bytes]:
 
 
 def _model(data: bytes, folder: Path) -> None:
-    _file(lambda path: load_safetensors(torch.nn.Linear(2, 1), path), "m.safetensors")(data, folder)
+    as_file(lambda path: load_safetensors(torch.nn.Linear(2, 1), path), "m.safetensors")(
+        data, folder
+    )
 
 
 def _model_seeds() -> list[bytes]:
@@ -346,7 +293,7 @@ def _model_seeds() -> list[bytes]:
 @cache
 def _saved() -> tuple[Path, Any]:
     """Return a folder with one checkpoint, and the run that has saved it."""
-    folder = Path(tempfile.mkdtemp(dir=_memory(), prefix="undrift-fuzz-"))
+    folder = Path(tempfile.mkdtemp(dir=memory(), prefix="undrift-fuzz-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     problem = ud.data.quadratics(2, 2)
     run = ud.simulate(
@@ -383,7 +330,7 @@ def _checkpoint_seeds() -> list[bytes]:
 @cache
 def _segments() -> Path:
     """Return a folder of clients' states with one version."""
-    folder = Path(tempfile.mkdtemp(dir=_memory(), prefix="undrift-fuzz-"))
+    folder = Path(tempfile.mkdtemp(dir=memory(), prefix="undrift-fuzz-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     states = SegmentStore(folder / "s")
     for i in range(3):
@@ -423,7 +370,7 @@ def _segment_seeds() -> list[bytes]:
 
 
 def _parquet(data: bytes, folder: Path) -> None:
-    _file(lambda path: read_table(path, target="label"), "a.parquet")(data, folder)
+    as_file(lambda path: read_table(path, target="label"), "a.parquet")(data, folder)
 
 
 def _parquet_seeds() -> list[bytes]:
@@ -541,34 +488,35 @@ TARGETS: dict[str, Target] = {
     "schedule": Target(_schedule, _schedule_seeds, ("exponential(", "staircase(", "piecewise(")),
     "model": Target(_model, _model_seeds),
     "records": Target(_records, _record_seeds, ('"nonfinite"', '"consensus"', "NaN")),
-    "idx": Target(_file(read_idx, "a-idx2-ubyte"), _idx_seeds),
-    "libsvm": Target(_file(lambda path: read_libsvm(path, 123), "a9a"), _libsvm_seeds),
+    "idx": Target(as_file(read_idx, "a-idx2-ubyte"), _idx_seeds),
+    "libsvm": Target(as_file(lambda path: read_libsvm(path, 123), "a9a"), _libsvm_seeds),
     "cifar": Target(_cifar, _cifar_seeds),
     "cifar-binary": Target(_cifar_binary, _cifar_binary_seeds),
     "mosaic": Target(_mosaic, _npy_seeds),
     "images": Target(
         lambda data, folder: _image(data),
-        lambda: [_picture(kind) for kind in ("PNG", "JPEG", "WEBP", "BMP")],
+        lambda: [picture(kind) for kind in ("PNG", "JPEG", "WEBP", "BMP")],
     ),
     "archive": Target(
-        _file(lambda path: read_archive(path, lambda name: True), "a.tar"), _archive_seeds
+        as_file(lambda path: read_archive(path, lambda name: True), "a.tar"), _archive_seeds
     ),
     "leaf": Target(_leaf, _leaf_seeds),
     "shakespeare": Target(
-        lambda data, folder: _file(lambda path: read_shakespeare(folder), "pg100.txt")(
+        lambda data, folder: as_file(lambda path: read_shakespeare(folder), "pg100.txt")(
             data, folder
         ),
         _text_seeds,
     ),
     "imdb": Target(
-        lambda data, folder: _file(lambda path: read_imdb(folder), "aclImdb_v1.tar.gz")(
+        lambda data, folder: as_file(lambda path: read_imdb(folder), "aclImdb_v1.tar.gz")(
             data, folder
         ),
         _imdb_seeds,
     ),
-    "tables": Target(_file(_table, "a.csv"), _table_seeds),
+    "tables": Target(as_file(_table, "a.csv"), _table_seeds),
     "parquet": Target(_parquet, _parquet_seeds),
     "predict": Target(_predicted, _predicted_seeds, ('"kind"', '"fill"', '"shape"')),
     "sealed": Target(_sealed, _sealed_seeds),
     "header": Target(_header, _header_seeds),
+    **WHOLES,
 }

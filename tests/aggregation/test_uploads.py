@@ -28,13 +28,13 @@ def pairs(count: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Pair
 
 def cohort(count: int = 6, *, hold: bool = True, **options: Any) -> CohortUploads:
     weights = np.arange(1, count + 1) / np.arange(1, count + 1).sum()
-    return CohortUploads(np.arange(10, 10 + count), weights, 3, hold=hold, **options)
+    return CohortUploads(np.arange(10, 10 + count), weights, hold=hold, **options)
 
 
 class TestAdd:
     def test_sound_uploads_have_no_fault(self) -> None:
         uploads = cohort()
-        assert uploads.add(np.arange(10, 16), pairs(6), t=3)
+        assert uploads.add(np.arange(10, 16), pairs(6))
         faults, norms = uploads.findings()
         assert not faults.any()
         assert norms[0] == pytest.approx(pairs(6).x.norm(dim=1).numpy(), rel=1e-6)
@@ -45,46 +45,63 @@ class TestAdd:
     def test_one_number_that_is_not_finite(self, value: float, hold: bool) -> None:
         uploads, sent = cohort(hold=hold), pairs(6)
         sent.c[2, 1] = value
-        assert not uploads.add(np.arange(10, 16), sent, t=3)
+        assert not uploads.add(np.arange(10, 16), sent)
         assert uploads.findings().faults.tolist() == [0, 0, Fault.NOT_FINITE, 0, 0, 0]
         assert uploads.total is None
 
     def test_squares_that_overflow_are_finite_and_too_large(self) -> None:
         uploads, sent = cohort(), pairs(6)
         sent.x[4] = 1e30
-        assert uploads.add(np.arange(10, 16), sent, t=3)
+        assert uploads.add(np.arange(10, 16), sent)
         faults, norms = uploads.findings()
         assert not faults.any()
         assert oversized(norms, [1] * 6, 1.0) == [4]
 
-    def test_another_round_weight_client_and_a_second_upload(self) -> None:
-        uploads = cohort()
-        assert not uploads.add([10], pairs(1), t=2)
-        assert not uploads.add([11], pairs(1), t=3, weights=[float("nan")])
-        assert not uploads.add([12], pairs(1), t=3, weights=[-0.5])
-        assert uploads.add([13], pairs(1), t=3, weights=[0.5])
-        assert not uploads.add([13], pairs(1), t=3)
-        assert not uploads.add([14, 14], pairs(2), t=3)
-        assert not uploads.add([99], pairs(1), t=3)
-        faults = uploads.findings().faults.tolist()
-        weight = int(Fault.WEIGHT)
-        assert faults == [Fault.ROUND, weight, weight, 0, 0, Fault.MISSING]
-        found = [(13, Fault.TWICE), (14, Fault.TWICE), (99, Fault.UNASKED)]
-        assert uploads.strangers == found
-
     def test_the_form_of_most_is_right(self) -> None:
         uploads = cohort()
-        uploads.add([10], Pair(torch.zeros(1, 4), torch.zeros(1, 3)), t=3)
-        uploads.add([11], pairs(1, dtype=torch.float64), t=3)
-        uploads.add([12, 13, 14, 15], pairs(4), t=3)
+        uploads.add([10], Pair(torch.zeros(1, 4), torch.zeros(1, 3)))
+        uploads.add([11], pairs(1, dtype=torch.float64))
+        uploads.add([12, 13, 14, 15], pairs(4))
         form = int(Fault.FORM)
         assert uploads.findings().faults.tolist() == [form, form, 0, 0, 0, 0]
 
-    def test_a_form_that_is_known_is_required(self) -> None:
-        uploads = cohort(form=Pair(torch.zeros(5), torch.zeros(3)))
-        assert not uploads.add([10], Pair(torch.zeros(1, 4), torch.zeros(1, 3)), t=3)
-        assert not uploads.add([11], (torch.zeros(1, 5), torch.zeros(1, 3)), t=3)
-        assert uploads.add([12], pairs(1), t=3)
+    @pytest.mark.parametrize("hold", [True, False])
+    def test_the_first_is_to_blame_where_its_form_is_not_the_known_one(self, hold: bool) -> None:
+        uploads = cohort(hold=hold, form=lambda: Pair(torch.zeros(5), torch.zeros(3)))
+        assert uploads.add([10], pairs(1, dtype=torch.float64))
+        assert not uploads.add([11], pairs(1))
+        missing = [Fault.MISSING] * 4
+        assert uploads.findings().faults.tolist() == [Fault.FORM, Fault.NONE, *missing]
+
+    def test_most_are_to_blame_where_their_form_is_not_the_known_one(self) -> None:
+        uploads = cohort(form=lambda: Pair(torch.zeros(5), torch.zeros(3)))
+        uploads.add([10, 11, 12], Pair(torch.zeros(3, 4), torch.zeros(3, 3)))
+        uploads.add([13], (torch.zeros(1, 5), torch.zeros(1, 3)))
+        uploads.add([14, 15], pairs(2))
+        assert uploads.findings().faults.tolist() == [Fault.FORM] * 4 + [0, 0]
+
+    def test_a_form_is_asked_for_only_where_uploads_differ(self) -> None:
+        def never() -> Pair:
+            raise AssertionError("not needed")
+
+        uploads = cohort(form=never)
+        assert uploads.add(np.arange(10, 16), pairs(6))
+        assert not uploads.findings().faults.any()
+
+    def test_a_required_form_holds_for_a_process_that_sees_no_other(self) -> None:
+        known = Pair(torch.zeros(5), torch.zeros(3))
+        uploads = cohort(form=lambda: known, required=True)
+        uploads.add([10], pairs(1, dtype=torch.float64))
+        assert uploads.findings().faults[0] == Fault.FORM
+
+    def test_an_upload_of_fewer_leaves_takes_no_norm_from_the_others(self) -> None:
+        uploads, sent = cohort(form=lambda: Pair(torch.zeros(5), torch.zeros(3))), pairs(5, 1)
+        uploads.add([10], (torch.zeros(1, 5),))
+        uploads.add(np.arange(11, 16), sent)
+        faults, norms = uploads.findings()
+        assert faults.tolist() == [Fault.FORM, 0, 0, 0, 0, 0]
+        assert np.isnan(norms[:, 0]).all()
+        assert norms[0, 1:] == pytest.approx(sent.x.norm(dim=1).numpy(), rel=1e-6)
 
 
 class TestSums:
@@ -93,7 +110,7 @@ class TestSums:
         for start, stop in ((10, 13), (13, 14), (14, 16)):
             part = Pair(*(leaf[start - 10 : stop - 10] for leaf in pairs(6)))
             for uploads in (held, streamed):
-                assert uploads.add(np.arange(start, stop), part, t=3)
+                assert uploads.add(np.arange(start, stop), part)
         weights = np.arange(1, 7) / 21
         total = held.weighted_sum(weights)
         for a, b in zip(total, streamed.total, strict=True):
@@ -101,12 +118,12 @@ class TestSums:
 
     def test_without_one_is_as_if_it_had_never_been(self) -> None:
         uploads, sent = cohort(), pairs(6)
-        uploads.add(np.arange(10, 13), Pair(*(leaf[:3] for leaf in sent)), t=3)
-        uploads.add(np.arange(13, 16), Pair(*(leaf[3:] for leaf in sent)), t=3)
+        uploads.add(np.arange(10, 13), Pair(*(leaf[:3] for leaf in sent)))
+        uploads.add(np.arange(13, 16), Pair(*(leaf[3:] for leaf in sent)))
         weights = np.array([0.1, 0.2, 0.3, 0.25, 0.15])
-        without = CohortUploads([0, 2, 3, 4, 5], weights, 3, hold=False)
-        without.add([0, 2, 3], Pair(*(leaf[[0, 2, 3]] for leaf in sent)), t=3)
-        without.add([4, 5], Pair(*(leaf[4:] for leaf in sent)), t=3)
+        without = CohortUploads([0, 2, 3, 4, 5], weights, hold=False)
+        without.add([0, 2, 3], Pair(*(leaf[[0, 2, 3]] for leaf in sent)))
+        without.add([4, 5], Pair(*(leaf[4:] for leaf in sent)))
         groups = [np.array([0, 2, 3]), np.array([4, 5])]
         total = uploads.weighted_sum(np.insert(weights, 1, 0.0), groups)
         for a, b in zip(total, without.total, strict=True):
@@ -114,7 +131,7 @@ class TestSums:
 
     def test_a_table_has_rows_in_order_and_zeros_elsewhere(self) -> None:
         uploads, sent = cohort(), pairs(6)
-        uploads.add([14, 11], Pair(*(leaf[[4, 1]] for leaf in sent)), t=3)
+        uploads.add([14, 11], Pair(*(leaf[[4, 1]] for leaf in sent)))
         uploads.findings()
         table = uploads.stacked(np.array([1, 3, 4]), uploads.form())
         assert torch.equal(table.x, torch.stack([sent.x[1], torch.zeros(5), sent.x[4]]))
@@ -164,6 +181,16 @@ class TestNorms:
         assert sizes_of({"upload": [1, 2.5]}) == {"upload": [1.0, 2.5]}
         with pytest.raises(ValueError, match="usual sizes"):
             sizes_of(saved)
+
+
+@pytest.mark.parametrize("quorum", [None, 10, 0.9])
+def test_a_quorum_within_the_cohort_is_taken(quorum: float | None) -> None:
+    UploadPolicy(quorum=quorum).check_cohort(10)
+
+
+def test_a_quorum_above_the_cohort_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most the 10 clients of a round, got 11; lower it"):
+        UploadPolicy(quorum=11).check_cohort(10)
 
 
 def test_the_quorum() -> None:

@@ -420,6 +420,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {**of("netfleet"), "training": {"participation": 0.5}},
         "training.participation needs a method with a server, got NetFleet; leave it out.",
     ),
+    "on_bad": (
+        {**of("dsgd"), "training": {"on_bad": "drop"}},
+        "training.on_bad needs a method with a server, got DSGD; leave it out.",
+    ),
     "swept field": (
         swept(grid={"training.roundz": [1]}),
         "training has no 'roundz'; the nearest is",
@@ -749,7 +753,7 @@ BEYOND_A_SCHEMA = set(
     methods; twice; labels; range; number; schedule; own work; accelerate; codec; codec,
     bits; codec, bucket; codec, no bucket; feedback; rule; whole, text; peers; module;
     class; no method; no file; topology;
-    allreduce; participation; swept field; swept hyper; swept method; no section; no values;
+    allreduce; participation; on_bad; swept field; swept hyper; swept method; no section; no values;
     empty; log; rows; no rows; two places; null
     """.replace("\n   ", "")
     .strip()

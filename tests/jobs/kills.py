@@ -3,8 +3,9 @@
 A moment is before, after, or in the middle of a system call that writes, renames or removes a file,
 of a round, or of a record that is written. For every method one run counts its moments; then copies
 of this process run the same experiment again, each is killed (SIGKILL) at a moment drawn by chance,
-and another copy resumes it. It must end with the hash of the run that nobody killed, and no record
-may be lost. A line of JSON tells each outcome.
+every eighth in the middle of a line of records, and another copy resumes it. It must end with the
+hash of the run that nobody killed, and the lines of records that were whole must keep their bytes.
+A line of JSON tells each outcome.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from undrift.runs.options import RunOptions
 from undrift.runs.runner import run_experiment
 
 ROUNDS = 5
+LINES = 8  # of so many points one is in the middle of a line of records
 SLOW_LR = {"cascadingssdm": 1e-4}  # which diverges at the others' rate, as it must
 
 
@@ -54,7 +56,8 @@ class Killer:
     """Counts moments, and kills this process at one of them; -1 kills at none."""
 
     def __init__(self, at: int) -> None:
-        self.at, self.count, self.where = at, 0, ""
+        self.at, self.count = at, 0
+        self.lines: list[int] = []  # the moments in the middle of a line of records
         self.active = False  # It begins with the records, when there is something to lose.
 
     def moment(self) -> bool:
@@ -87,6 +90,25 @@ class Killer:
 
         return watched
 
+    def torn_line(self, add: Callable[..., None]) -> Callable[..., None]:
+        """Return the function that adds a record, with one more moment in the middle of its line.
+
+        Half of the line is in the file then, as where the system has written no more of it.
+        """
+        whole = self.around(add)
+
+        def watched(journal: Journal, record: Any) -> None:
+            self.lines.append(self.count)
+            if self.moment():
+                path = journal._path(".jsonl")
+                begun = path.stat().st_size
+                add(journal, record)
+                os.truncate(path, (begun + path.stat().st_size) // 2)
+                die()
+            whole(journal, record)
+
+        return watched
+
     def begin(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, after which moments count."""
 
@@ -107,9 +129,9 @@ class Killer:
             (FederatedRun, "_advance"),
             (PeerRun, "_advance"),
             (Resumable, "_write"),
-            (Journal, "add"),
         ):
             setattr(owner, name, self.around(getattr(owner, name)))
+        Journal.add = self.torn_line(Journal.add)  # type: ignore[method-assign]
         Journal.__init__ = self.begin(Journal.__init__)  # type: ignore[method-assign]
 
 
@@ -149,7 +171,12 @@ def run(method: str, folder: Path, at: int) -> dict[str, Any]:
     options = RunOptions(resume=folder, jobs=1) if begun else RunOptions(out=folder, jobs=1)
     (trial,) = run_experiment(experiment(method), method, options).trials
     rounds = [record.round for record in trial.records]
-    return {"sha256": trial.model_sha256, "rounds": rounds, "moments": killer.count}
+    return {
+        "sha256": trial.model_sha256,
+        "rounds": rounds,
+        "moments": killer.count,
+        "lines": killer.lines,
+    }
 
 
 def main() -> None:
@@ -171,13 +198,18 @@ def main() -> None:
                 wholes[method] = whole
             whole = wholes[method]
             folder, at = Path(place) / f"{method}-{number}", rng.randrange(whole["moments"])
+            if number % LINES == LINES - 1:  # Chance alone would rarely find them.
+                at = rng.choice(whole["lines"])
             ended, _ = in_copy(lambda m=method, f=folder, a=at: run(m, f, a))
-            before = (folder / "records.jsonl").read_text().count("\n")
+            before, _, torn = (folder / "records.jsonl").read_bytes().rpartition(b"\n")
             _, found = in_copy(lambda m=method, f=folder: run(m, f, -1))
             same = found is not None and all(found[k] == whole[k] for k in ("sha256", "rounds"))
-            good = ended == signal.SIGKILL and same
+            kept = (folder / "records.jsonl").read_bytes().startswith(before)
+            good = ended == signal.SIGKILL and same and kept
             failures += not good
-            told = {"method": method, "moment": at, "of": whole["moments"], "records": before}
+            records = before.count(b"\n") + bool(before)
+            told = {"method": method, "moment": at, "of": whole["moments"], "records": records}
+            told |= {"torn": bool(torn), "kept": kept}
             print(json.dumps({**told, "survived": good}), flush=True)
     sys.exit(bool(failures))
 

@@ -44,6 +44,7 @@ def test_every_kill_is_survived(points: int) -> None:
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(outcomes) == points, done.stderr
     assert [each for each in outcomes if not each["survived"]] == [], done.stderr
+    assert sum(each["torn"] for each in outcomes) >= points // 8, "lines of records were cut"
     assert done.returncode == 0, done.stderr
 
 

@@ -41,6 +41,13 @@ class UploadPolicy:
         sound = quorum is None or share or (is_whole(quorum) and quorum >= 1)
         require(sound, who, "quorum as a share in (0, 1] or a number >= 1", quorum)
 
+    def check_cohort(self, most: int) -> None:
+        """Raise `ValueError` if no cohort, which has `most` clients at most, reaches the quorum."""
+        quorum = self.quorum
+        within = not isinstance(quorum, int) or quorum <= most
+        remedy = "lower it, let more clients take part, or give a share such as 0.5"
+        require(within, "quorum", f"at most the {most} clients of a round", quorum, remedy)
+
     def needed(self, drawn: int) -> int:
         """Return how many uploads make a round of so many clients that were drawn."""
         quorum = self.quorum

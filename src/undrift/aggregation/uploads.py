@@ -1,10 +1,12 @@
-"""The uploads of one cohort: each is validated when it comes, and added up or held."""
+"""The uploads of one cohort: each is validated when it comes, and added up or held.
+
+Their round, sender and weight need no check here: in a simulation the plan says them, and a
+federation reads them from messages, which it checks before (`federation/replies.py`).
+"""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,114 +37,82 @@ class _Group(NamedTuple):
 class CohortUploads:
     """Takes the uploads of a cohort; memory holds their sum, or all of them with `hold`.
 
-    `weights` are those of the mean. `form` is a tree in the form of one upload, where it is known;
-    otherwise uploads must have the form that most of them have.
+    `weights` are those of the mean. Uploads of different forms cannot be summed: right is the one
+    that `form` makes, a tree in the form of one upload, and else the one that most have. `form` is
+    called only where forms differ, or always with `required`.
     """
 
     def __init__(
         self,
         ids: Sequence[int] | NDArray[np.int64],
         weights: NDArray[np.float64],
-        t: int,
         *,
         hold: bool,
-        form: Any = None,
+        form: Callable[[], Any] | None = None,
+        required: bool = False,
     ) -> None:
         self._position = {int(i): position for position, i in enumerate(ids)}
-        self._weights, self._t, self._hold = weights, t, hold
-        self._expected = None if form is None else signature(form, stacked=False)
+        self._weights, self._hold = weights, hold
+        self._known_form, self._required = form, required
         self._faults = np.full(len(weights), int(Fault.MISSING), dtype=np.int64)
-        self._norms: Norms | None = None
+        self._norms: list[tuple[Positions, Norms]] = []
+        self._signatures: dict[tuple[Any, ...], list[int]] = {}  # -> positions
+        self._expected: tuple[Any, ...] | None = None
         self._groups: list[_Group] = []
         self._total: Any = None
-        self.strangers: list[tuple[int, Fault]] = []  # who was not asked, or had sent one already
 
     @property
     def total(self) -> Any:
         """Return the weighted sum of all uploads, None if none has come; not with `hold`."""
         return self._total
 
-    def add(
-        self,
-        ids: Sequence[int] | NDArray[np.int64],
-        uploads: Any,
-        *,
-        t: int,
-        weights: Sequence[float] | NDArray[np.float64] | None = None,
-    ) -> bool:
-        """Take the uploads of some clients; return whether each is sound by itself.
+    def add(self, ids: Sequence[int] | NDArray[np.int64], uploads: Any) -> bool:
+        """Take the uploads of clients of the cohort; return whether each is sound by itself.
 
-        Leaves of `uploads` have a leading axis over the clients. `t` is the round that the clients
-        say, `weights` what they say they weigh, if they say it.
+        Leaves of `uploads` have a leading axis over the clients.
         """
-        rows = self._known_rows(ids)
-        if not rows:
-            return False
-        if len(rows) < len(ids):
-            uploads = _rows(uploads, rows)
-        positions = np.array([self._position[int(ids[row])] for row in rows], dtype=np.int64)
-        form = signature(uploads)
-        norms = norms_of_rows(uploads)
+        positions = np.array([self._position[int(i)] for i in ids], dtype=np.int64)
+        form, norms = signature(uploads), norms_of_rows(uploads)
         faults = np.zeros(len(positions), dtype=np.int64)
         if norms.size:
             faults[np.isnan(norms).any(0)] = Fault.NOT_FINITE
-            self._remember(norms, positions)
-        if weights is not None:
-            sound = [math.isfinite(weights[row]) and weights[row] >= 0 for row in rows]
-            faults[~np.array(sound)] = Fault.WEIGHT
-        if t != self._t:
-            faults[:] = Fault.ROUND
-        if self._expected is not None and form != self._expected:
-            faults[:] = Fault.FORM
+        self._norms.append((positions, norms))
         self._faults[positions] = faults
+        self._signatures.setdefault(form, []).extend(positions.tolist())
+        sound = not faults.any() and len(self._signatures) == 1
         if self._hold:
             self._groups.append(_Group(positions, uploads, form))
-        elif not faults.any():
-            if self._expected is None:
-                self._expected = form
+        elif sound:
             self._add_up(uploads, self._weights[positions])
-        return not faults.any() and len(rows) == len(ids)
-
-    def _known_rows(self, ids: Sequence[int] | NDArray[np.int64]) -> list[int]:
-        """Return the rows of clients that were asked and have not answered yet."""
-        rows: list[int] = []
-        seen: set[int] = set()
-        for row, i in enumerate(ids):
-            position = self._position.get(int(i))
-            if position is None:
-                self.strangers.append((int(i), Fault.UNASKED))
-            elif position in seen or self._faults[position] != Fault.MISSING:
-                self.strangers.append((int(i), Fault.TWICE))
-            else:
-                seen.add(position)
-                rows.append(row)
-        return rows
-
-    def _remember(self, norms: Norms, positions: Positions) -> None:
-        if self._norms is None:
-            self._norms = np.full((len(norms), len(self._faults)), np.nan)
-        if len(norms) == len(self._norms):  # An upload of another form has other leaves.
-            self._norms[:, positions] = norms
+        return sound
 
     def findings(self, leaves: int = 0) -> Findings:
         """Return what was found; `leaves` is how many norms an upload has if none has come."""
         self._judge_forms()
-        norms = self._norms
+        norms = None
+        for positions, found in self._norms:
+            if (self._faults[positions] == Fault.FORM).any():
+                continue  # It has other leaves than the rest.
+            if norms is None:
+                norms = np.full((len(found), len(self._faults)), np.nan)
+            norms[:, positions] = found
         if norms is None:
             norms = np.full((leaves, len(self._faults)), np.nan)
-        return Findings(self._faults.copy(), norms.copy())
+        return Findings(self._faults.copy(), norms)
 
     def _judge_forms(self) -> None:
-        """Find uploads of another form than most have."""
-        if self._expected is not None or not self._groups:
+        """Find uploads of another form than the known one, or than most have."""
+        forms = self._signatures
+        if not forms:
             return
-        counts: Counter[tuple[Any, ...]] = Counter()
-        for group in self._groups:
-            counts[group.signature] += len(group.positions)
-        self._expected = counts.most_common(1)[0][0]
-        for group in self._groups:
-            if group.signature != self._expected:
-                self._faults[group.positions] = Fault.FORM
+        self._expected = max(forms, key=lambda form: len(forms[form]))
+        if self._known_form is not None and (self._required or len(forms) > 1):
+            known = signature(self._known_form(), stacked=False)
+            if self._required or known in forms:
+                self._expected = known
+        for form, positions in forms.items():
+            if form != self._expected:
+                self._faults[positions] = Fault.FORM
 
     def _add_up(self, rows: Any, weights: NDArray[np.float64]) -> None:
         part = tree.map(lambda leaf: torch.tensordot(_as(weights, leaf), leaf, 1), rows)

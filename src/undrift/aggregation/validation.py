@@ -34,11 +34,7 @@ class Fault(IntEnum):
     MISSING = 1
     NOT_FINITE = 2
     FORM = 3
-    WEIGHT = 4
-    ROUND = 5
-    TWICE = 6
-    NORM = 7
-    UNASKED = 8
+    NORM = 4
 
     @property
     def reason(self) -> str:
@@ -51,11 +47,7 @@ _REASONS = {
     Fault.MISSING: "it did not come",
     Fault.NOT_FINITE: "NaN or Inf",
     Fault.FORM: "another shape or type than the others",
-    Fault.WEIGHT: "a weight that is not a number >= 0",
-    Fault.ROUND: "of another round",
-    Fault.TWICE: "a second one of the same client",
     Fault.NORM: "far larger than the others",
-    Fault.UNASKED: "of a client that was not asked",
 }
 
 

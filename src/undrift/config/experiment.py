@@ -43,7 +43,8 @@ FAMILIES = {  # the options of training that concern one family of methods only
     "topology": (Gossip, "a gossip method such as netfleet"),
     "allreduce": (AllReduce, "an all-reduce method such as marsit"),
     **dict.fromkeys(
-        ("participation", "quorum", "aggregation", "attack"), (Federated, "a method with a server")
+        ("participation", "on_bad", "quorum", "aggregation", "attack"),
+        (Federated, "a method with a server"),
     ),
 }
 
@@ -113,8 +114,8 @@ class Experiment(Part):
             return
         classes = [method.cls for method in self.methods]
         for option, (family, kind) in FAMILIES.items():
-            value = getattr(self.training, option)
-            if value is not None and not any(issubclass(cls, family) for cls in classes):
+            given = getattr(self.training, option) != Training.model_fields[option].default
+            if given and not any(issubclass(cls, family) for cls in classes):
                 names = ", ".join(cls.__name__ for cls in classes)
                 raise ValueError(f"training.{option} needs {kind}, got {names}; leave it out.")
 

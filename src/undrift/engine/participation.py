@@ -106,9 +106,12 @@ class Fraction:
     def sample(self, t: int, population: Floats, seed: int, present: Ids | None = None) -> Sample:
         """Return round t's cohort."""
         size = len(population) if present is None else len(present)
+        return FixedSize(self.count(size)).sample(t, population, seed, present)
+
+    def count(self, present: int) -> int:
+        """Return how many of those who are present are drawn."""
         # The small term repairs products such as 0.29 * 100 = 28.999999999999996.
-        count = max(1, int(self.share * size + 1e-9))
-        return FixedSize(count).sample(t, population, seed, present)
+        return max(1, int(self.share * present + 1e-9))
 
     def check(self, population: int, rounds: int) -> None:
         """Accept any number of clients and rounds."""
@@ -215,6 +218,17 @@ class Cohorts:
 AnyParticipation = (
     float | int | Participation | Sequence[Sequence[int]] | Callable[[int], Sequence[int]]
 )
+
+
+def largest_cohort(law: Participation, population: int) -> int:
+    """Return how many distinct clients a round has at most."""
+    if isinstance(law, Fraction):
+        return law.count(population)
+    if isinstance(law, FixedSize | WithReplacement):
+        return min(law.count, population)
+    if isinstance(law, Cohorts) and not callable(law.of):
+        return max(map(len, law.of), default=population)
+    return population
 
 
 def parse(participation: AnyParticipation) -> Participation:

@@ -98,6 +98,7 @@ def prepare(request: SimulationRequest, world: World | None = None) -> Setup:
         fleet = Fleet(kinds, seed=request.seed)
     law = laws.parse(request.participation)
     law.check(len(clients), request.rounds)
+    policy.check_cohort(laws.largest_cohort(law, len(clients)))
     validate.check_fleet(algorithm, clients, request.work, law, fleet)
     if isinstance(algorithm, Peer):
         validate.check_peers(request, law)

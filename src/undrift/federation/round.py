@@ -174,17 +174,17 @@ class _Attempt:
 
     def _mean(self, plan: Plan, uploads: Mapping[int, Any]) -> Any:
         """Return the weighted mean of what clients sent, added in the simulator's order."""
-        total = CohortUploads(plan.ids, plan.weights, plan.t, hold=False)
+        total = CohortUploads(plan.ids, plan.weights, hold=False)
         for position in plan.by_falling_work(np.arange(len(plan.ids))):
             i = int(plan.ids[position[0]])
-            total.add([i], tree.map(lambda leaf: leaf[None], uploads[i]), t=plan.t)
+            total.add([i], tree.map(lambda leaf: leaf[None], uploads[i]))
         return total.total
 
     def _bad(self, stage: Stage, plan: Plan, uploads: Mapping[int, Any]) -> dict[int, str]:
         """Return the clients whose uploads must not count, with the reason."""
-        checked = CohortUploads(plan.ids, plan.weights, plan.t, hold=True)
+        checked = CohortUploads(plan.ids, plan.weights, hold=True)
         for i, upload in uploads.items():
-            checked.add([i], tree.map(lambda leaf: leaf[None], upload), t=plan.t)
+            checked.add([i], tree.map(lambda leaf: leaf[None], upload))
         faults, norms = checked.findings()
         scale = norm_of(self._server.x)
         large = self._setting.usual_sizes.oversized(stage, norms, plan.counts, scale)

@@ -11,6 +11,7 @@ from typing import Any
 from undrift.config.experiment import Experiment
 from undrift.config.hyperparameters import METHODS
 from undrift.report.catalogue import citation
+from undrift.results.statistics import count_text
 from undrift.results.trial import CellScore, Trial, by_label
 
 
@@ -46,6 +47,31 @@ def cell_of(trial: Trial) -> Mapping[str, Any]:
 def cell_text(trial: Trial) -> str:
     """Return a trial's cell as text, such as `lr=0.1, mu=1.0`."""
     return ", ".join(f"{path.rpartition('.')[2]}={v}" for path, v in cell_of(trial).items())
+
+
+def left_out(methods: Mapping[str, Sequence[Trial]]) -> list[str]:
+    """Return a sentence for each method of which updates were dropped or rounds were void."""
+    sentences = []
+    for label, seeds in methods.items():
+        uploads = rounds = void = 0
+        clients: set[tuple[int, str]] = set()
+        for trial in seeds:
+            for record in trial.records:
+                rounds, void = rounds + 1, void + (record.clients == 0)
+                uploads += len(record.dropped or ())
+                clients |= {(trial.seed, client) for client in record.dropped or ()}
+        parts = []
+        if uploads:
+            many = count_text(uploads, "update"), count_text(len(clients), "client")
+            parts.append(f"dropped {many[0]} of {many[1]}")
+        if void:
+            parts.append(
+                f"{void} of {count_text(rounds, 'round')} void: fewer clients answered than the "
+                "round needs, so the model stayed as it was"
+            )
+        if parts:
+            sentences.append(f"{label}: {'; '.join(parts)}.")
+    return sentences
 
 
 def title_of(experiment: Experiment | None, folder: Path) -> str:

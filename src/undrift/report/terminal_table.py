@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from undrift.config.experiment import Evaluation, Experiment
-from undrift.report.collect import best_cells, cell_of, cell_text
+from undrift.report.collect import best_cells, cell_of, cell_text, left_out
 from undrift.report.json_summary import metrics_of, peer_figures
 from undrift.results.metrics import primary, rounds_to
 from undrift.results.record import CLIENTS, plain
@@ -35,7 +35,7 @@ class ResultsTable:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    note: str  # what its first figure is
+    note: str  # what its first figure is, and in further lines what the table does not show
     title: str = "Result"
 
     def rich(self) -> Table:
@@ -62,7 +62,7 @@ class ResultsTable:
         body = "\n".join(_html_row(row, "td") for row in self.rows)
         return (
             f"<table><thead>{head}</thead>\n<tbody>{body}</tbody></table>\n"
-            f"<div>{html.escape(self.note)}</div>"
+            f"<div>{html.escape(self.note).replace(chr(10), '<br>')}</div>"
         )
 
 
@@ -81,7 +81,8 @@ def results_table(trials: Sequence[Trial], experiment: Experiment | None) -> Res
     if not chosen or not score.validated:
         return table
     by = score.metric.replace("_", " ", 1)
-    return replace(table, note=f"{table.note}; cells are chosen by {by}")
+    figure, *others = table.note.split("\n")
+    return replace(table, note="\n".join([f"{figure}; cells are chosen by {by}", *others]))
 
 
 def methods_table(
@@ -127,7 +128,8 @@ def methods_table(
         ]
         for name, seeds in methods.items()
     ]
-    return ResultsTable(columns, rows, NOTES[evaluation.smoothing].format(main))
+    note = "\n".join([NOTES[evaluation.smoothing].format(main), *left_out(methods)])
+    return ResultsTable(columns, rows, note)
 
 
 def spread_text(values: Sequence[float], show: Callable[[float], str] = "{:.1f}".format) -> str:

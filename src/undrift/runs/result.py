@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from undrift.config.experiment import Experiment
 from undrift.engine.processes.interrupts import StopSignal
 from undrift.results.filenames import REPORT
-from undrift.results.trial import Trial
+from undrift.results.trial import Trial, by_label
 from undrift.results.tuning import Tuning
 from undrift.runs.partition import PartitionCounts
 
@@ -108,7 +108,7 @@ class ExperimentResult:
     def comparison(self, shown: Sequence[Trial] | None = None) -> Comparison:
         """Return what a page shows: these trials, or each method at the best of its cells."""
         from undrift.report import Comparison
-        from undrift.report.collect import best_trials, method_notes, title_of
+        from undrift.report.collect import best_trials, left_out, method_notes, title_of
 
         shown = best_trials(self.trials, self.smoothing) if shown is None else shown
         partition, experiment = self.partition, self.experiment
@@ -117,6 +117,7 @@ class ExperimentResult:
             for trial in shown
             if trial.facts.get("stalled")
         ]
+        warnings += left_out(by_label(shown))
         if damaged := sum(trial.damaged for trial in self.trials):
             warnings.append(f"{damaged} damaged lines of records were left out.")
         return Comparison(

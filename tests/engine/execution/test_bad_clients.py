@@ -89,6 +89,15 @@ def on_data(
     return ud.simulate(algorithm, model, ud.Clients(pairs), loss=loss, work=work, **options)
 
 
+@dataclass(frozen=True)
+class OneOfAnotherType(ud.FedAvg):
+    """Uploads float32 from the client that takes nine local steps."""
+
+    def local(self, down: Tensor, client: Any, steps: Any) -> tuple[Tensor, Any]:
+        upload, client = super().local(down, client, steps)
+        return upload.float() if int(steps.count) == 9 else upload, client
+
+
 class TestStop:
     @pytest.mark.parametrize(
         ("scale", "said"), [(1e18, "far larger than the others"), (1e30, "NaN or Inf")]
@@ -102,6 +111,12 @@ class TestStop:
         assert error.value.clients == [2]
         assert error.value.round == 1
         assert torch.equal(run.x, before)
+
+    def test_the_first_client_is_named_where_its_form_is_wrong(self) -> None:
+        work = ud.Steps([3] * 5 + [9] + [3] * (CLIENTS - 6))  # the most work comes first
+        said = "another shape or type than the others from client 5 in round 1"
+        with pytest.raises(DivergenceError, match=said):
+            next(start(OneOfAnotherType(lr=0.1), work=work))
 
     def test_nan_names_its_client(self) -> None:
         with pytest.raises(DivergenceError, match=f"NaN or Inf from client {EVIL} in round 3"):
@@ -254,6 +269,11 @@ class TestRefusals:
     def test_quorum(self, quorum: Any) -> None:
         with pytest.raises(ValueError, match="quorum as a share"):
             start(ud.FedAvg(lr=0.1), quorum=quorum)
+
+    def test_a_quorum_that_no_round_reaches(self) -> None:
+        with pytest.raises(ValueError, match="at most the 4 clients of a round, got 5"):
+            start(ud.FedAvg(lr=0.1), quorum=5, participation=0.5)
+        start(ud.FedAvg(lr=0.1), quorum=4, participation=0.5)
 
     def test_on_bad(self) -> None:
         with pytest.raises(ValueError, match="on_bad to be one of stop, drop, got 'ignore'"):

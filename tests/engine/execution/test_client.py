@@ -39,7 +39,7 @@ class Sites:
         self.bytes_up = self.gradients = 0
 
     def exchange(self, stage: Stage, plan: Plan, planner: Planner, first_down: Any) -> Any:
-        total = CohortUploads(plan.ids, plan.weights, plan.t, hold=False)
+        total = CohortUploads(plan.ids, plan.weights, hold=False)
         for position in plan.by_falling_work(np.arange(len(plan.ids))):
             i = int(plan.ids[position[0]])
             inputs, targets = self.clients[i]
@@ -60,7 +60,7 @@ class Sites:
             self.bytes_up += done.cost.bytes_up
             self.gradients += done.cost.gradients
             upload = tree.map(lambda leaf: leaf[None], stage.unpack(done.wire))
-            assert total.add([i], upload, t=plan.t)
+            assert total.add([i], upload)
         return total.total
 
 

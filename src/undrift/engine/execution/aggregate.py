@@ -38,7 +38,8 @@ class ExchangeResult(NamedTuple):
 class UploadSum:
     """Validates the uploads of a plan and makes their mean.
 
-    Several processes add up their sums; where uploads are `packed` these travel instead.
+    `form` makes zeros in the form of an upload. Several processes add up their sums; where uploads
+    are `packed` these travel instead.
     """
 
     def __init__(
@@ -46,12 +47,17 @@ class UploadSum:
         plan: Plan,
         world: World,
         policy: UploadPolicy,
+        form: Callable[[], Any],
         seed: int = 0,
         packed: PackedUploads | None = None,
     ) -> None:
         self._plan, self._world, self._policy, self._seed = plan, world, policy, seed
         self._packed = packed
-        self._uploads = CohortUploads(plan.ids, plan.weights, plan.t, hold=policy.holds)
+        self._form = form
+        # Ranks could not add up sums of different forms, which none of them sees on its own.
+        self._uploads = CohortUploads(
+            plan.ids, plan.weights, hold=policy.holds, form=form, required=world.size > 1
+        )
         self._before_attack: list[tuple[Positions, Any]] = []
 
     def add(self, positions: Positions, uploads: Any) -> bool:
@@ -62,12 +68,11 @@ class UploadSum:
         if self._policy.attack is not None:
             self._before_attack.append((positions, uploads))
             return True
-        sound = self._uploads.add(self._plan.ids[positions], uploads, t=self._plan.t)
+        sound = self._uploads.add(self._plan.ids[positions], uploads)
         return sound or self._policy.on_bad == "drop"
 
     def conclude(
         self,
-        form: Callable[[], Any],
         groups_of: Callable[[Plan], list[Positions]],
         *,
         oversized: Callable[[Norms], list[int]],
@@ -76,14 +81,13 @@ class UploadSum:
     ) -> ExchangeResult:
         """Return the mean over all processes, or raise on all of them if a bad upload stops a run.
 
-        `form` makes zeros in the form of an upload, for a process without one; `groups_of` returns
-        the groups in which this process runs a plan. `oversized` returns the uploads whose norms
-        are too large, `needed` is how many uploads there must be, and `population` the number of
-        all clients.
+        `groups_of` returns the groups in which this process runs a plan. `oversized` returns the
+        uploads whose norms are too large, `needed` is how many uploads there must be, and
+        `population` the number of all clients.
         """
         if self._before_attack:
             self._attack(population)
-        faults = self._faults(form, oversized)
+        faults = self._faults(oversized)
         plan, policy = self._plan, self._policy
         bad = np.flatnonzero(faults)
         if len(bad) and policy.on_bad == "stop":
@@ -94,13 +98,11 @@ class UploadSum:
             return ExchangeResult(None, plan.part(kept[:0]), dropped)
         part = plan.part(kept)
         groups = [kept[group] for group in groups_of(part)] if dropped else None
-        return ExchangeResult(self._combined(kept, part, form, groups), part, dropped)
+        return ExchangeResult(self._combined(kept, part, groups), part, dropped)
 
-    def _faults(
-        self, form: Callable[[], Any], oversized: Callable[[Norms], list[int]]
-    ) -> NDArray[np.int64]:
+    def _faults(self, oversized: Callable[[Norms], list[int]]) -> NDArray[np.int64]:
         """Return what is wrong with each upload, as all processes together know."""
-        faults, norms = _of_all(self._uploads, self._world, form)
+        faults, norms = _of_all(self._uploads, self._world, self._form)
         if self._policy.on_bad == "stop" and ((faults != 0) & (faults != Fault.MISSING)).any():
             faults[faults == Fault.MISSING] = 0  # Nobody has waited for the others.
         else:
@@ -111,7 +113,6 @@ class UploadSum:
         self,
         kept: Positions,
         part: Plan,
-        form: Callable[[], Any],
         groups: list[Positions] | None,
     ) -> Any:
         """Return the mean of the uploads at the positions `kept`, which are a plan of their own."""
@@ -123,7 +124,7 @@ class UploadSum:
             return tree.weighted_sum(travelled, part.weights)
         if rule is not None:
             own = uploads.form()
-            table = uploads.stacked(kept, form() if own is None else own)
+            table = uploads.stacked(kept, self._form() if own is None else own)
             return combined(rule, world.sum(table))  # Others have zeros in this process's rows.
         total = uploads.total
         if self._policy.holds:
@@ -132,7 +133,7 @@ class UploadSum:
             total = uploads.weighted_sum(weights, groups)
         if world.size == 1:
             return total
-        return world.sum(form() if total is None else total)
+        return world.sum(self._form() if total is None else total)
 
     def _attack(self, population: int) -> None:
         """Replace the uploads of attackers by what they upload, and take all of them."""
@@ -155,7 +156,7 @@ class UploadSum:
             leaves = tree.leaves(uploads)
             pieces = torch.split(part, [leaf[0].numel() for leaf in leaves], dim=1)
             forged = [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, leaves, strict=True)]
-            self._uploads.add(plan.ids[positions], tree.with_leaves(uploads, forged), t=plan.t)
+            self._uploads.add(plan.ids[positions], tree.with_leaves(uploads, forged))
 
 
 def _of_all(uploads: CohortUploads, world: World, form: Callable[[], Any]) -> Findings:

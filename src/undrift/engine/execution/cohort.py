@@ -128,7 +128,7 @@ class FederatedExecutor(BaseExecutor):
         packed = None
         if stage.wire_form is not None and self.policy.attack is None:
             packed = PackedUploads(self.world, self.placement, stage.wire_form, stage.unpack)
-        total = UploadSum(plan, self.world, self.policy, self.planner.seed, packed)
+        total = UploadSum(plan, self.world, self.policy, stage.form, self.planner.seed, packed)
         states = dict[int, Any]()
         exchange = CohortExchange(stage, plan, state_of, observer is not None)
         with closing(self._results(exchange, own)) as results:
@@ -146,7 +146,6 @@ class FederatedExecutor(BaseExecutor):
                 states.update(zip(map(int, ids), new, strict=True))
                 del wires, uploads, new, paths  # so that memory never holds two groups' results
         outcome = total.conclude(
-            stage.form,
             lambda part: self._groups(part, self.placement.positions(part.ids)),
             oversized=lambda norms: self.sizes.oversized(stage.name, norms, plan.counts, scale),
             needed=needed,
