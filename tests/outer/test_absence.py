@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import undrift as ud
 from tests.jobs import outer_absence as job
-from tests.jobs import outer_hang
+from tests.jobs import outer_hang, outer_late
 from tests.support import outer as support
 from tests.support.system import launch, made_once
 from undrift.outer.steps import first_counts, next_counts
@@ -47,6 +47,29 @@ def test_a_late_rank_is_left_out_and_comes_back(ranks: Any) -> None:
     sentence = r"Rank 1 came too late to the meeting of round 1 .* goes on with round 3"
     assert len(found[1]["said"]) == 1
     assert re.search(sentence, found[1]["said"][0])
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def make(folder: Path) -> None:
+        launch(2 * len(outer_late.CASES), outer_late, str(folder))
+
+    return made_once(tmp_path_factory, "outer-late", make)
+
+
+ALONE = {
+    "others have ended": "Rank 1 came too late to the last meeting, and the others have ended",
+    "others were killed": "Rank 0 has not answered for 2 s; look at its machine",
+    "store was lost": "Rank 0 was lost, killed or crashed; look at its output",
+    "store was lost while early": "Rank 0 was lost, killed or crashed; look at its output",
+}
+
+
+@pytest.mark.parametrize("case", outer_late.CASES)
+def test_a_rank_that_nobody_waits_for_ends_with_a_reason(case: str, late: Path) -> None:
+    said, _, seconds = (late / case).read_text().rpartition(" ")
+    assert said.startswith(f"WorkerError: {ALONE[case]}")
+    assert float(seconds) < 20
 
 
 @pytest.mark.long
