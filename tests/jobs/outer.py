@@ -75,6 +75,23 @@ def other_code(outer: Callable[[], ud.Outer], one: bool) -> str:
         return refusal(outer)
 
 
+def own_method(stays: bool) -> ud.FedAvg:
+    """Return a method of one's own, which has the same name and fields with another `update`."""
+
+    class Mine(ud.FedAvg):
+        if stays:
+
+            def update(self, server: Any, mean: Any, cohort: Any) -> Any:
+                return server
+
+        else:
+
+            def update(self, server: Any, mean: Any, cohort: Any) -> Any:
+                return super().update(server, mean, cohort)
+
+    return Mine(lr=0.1)
+
+
 def averaged_later() -> str:
     """Return what the forward pass says of a model that is put into DDP after Outer was made."""
     model = support.net()
@@ -116,6 +133,8 @@ def bad_inputs(rank: int) -> dict[str, str]:
         "other buffer": refusal(lambda: outer(model=extended("buffer", 2 + one))),
         "more frozen": refusal(lambda: outer(model=extended("frozen", 2) if one else None)),
         "other code": other_code(outer, one),
+        "other code of one's own": refusal(lambda: outer(own_method(stays=one))),
+        "other code inside": refusal(lambda: outer(ud.Accelerated(own_method(stays=one)))),
         "batch norm": refusal(lambda: outer(model=batch_norm)),
         "batch norm on one": refusal(lambda: outer(model=batch_norm if one else None)),
         "no weight on one": refusal(lambda: outer(weight=0.0 if one else 1.0)),

@@ -93,6 +93,8 @@ SENTENCES = {
     "other buffer": r"got model.more = float32 \[3\] on rank 1, and float32 \[2\] on rank 0",
     "more frozen": r"got model.more = float32 \[2\] on rank 1, and None on rank 0",
     "other code": r"got undrift = 000000000000 on rank 1, and ",
+    "other code of one's own": r"got the code of .*Mine.update = \w{12} on rank 1, and \w{12} on",
+    "other code inside": r"got the code of .*Mine.update = \w{12} on rank 1, and \w{12} on rank 0",
     "batch norm": r"^ValueError: The model needs layers without running statistics, got BatchNorm",
     "batch norm on one": r"needs layers without running statistics, got BatchNorm1d",
     "no weight on one": r"Outer needs weight > 0, a finite number, got (0.0|another on rank 1)",

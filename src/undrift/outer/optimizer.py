@@ -90,7 +90,7 @@ class Outer(torch.optim.Optimizer):
         self._counts, self._links, self._habits = setup.counts, setup.links, setup.habits
         agreement.require_same_everywhere(
             self._world,
-            method=repr(method),
+            method,
             every=list(self._counts) if not isinstance(every, Seconds) else every,
             topology=topology,
             allreduce=allreduce,
