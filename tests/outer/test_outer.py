@@ -342,6 +342,8 @@ def test_a_script_may_swap_weights_and_swap_them_back() -> None:
         ({"seed": 0.5}, "a whole number as seed, got 0.5"),
         ({"model": nn.Sequential(nn.BatchNorm1d(6))}, "layers without running statistics"),
         ({"model": lambda x: x}, "an nn.Module as model, got function"),
+        ({"model": nn.Linear(6, 3, device="meta")}, "with values, got 'weight' on the meta device"),
+        ({"method": ud.MOON(lr=0.1), "model": nn.Linear(6, 3)}, "got MOON, which asks for the out"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
