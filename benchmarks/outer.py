@@ -16,7 +16,8 @@ half is test text.
 `train` runs all of this over loopback, since losses do not depend on the link. `link` runs the
 trainings of the three seeds once more between two hosts with such a link (`benchmarks/network.py`,
 needs root), the methods in turns, and keeps the seconds at which each meeting ended, without the
-tests. `report` prints the table, with the medians of these seconds, and draws the plot. Whatever is
+tests. `report` prints the table, with the medians of these seconds, and draws the plot; a dash or
+a missing curve is a method whose three seeds have not all been run over that link. Whatever is
 finished is kept in --json, and a second call goes on from there.
 """
 
@@ -45,7 +46,7 @@ PLAIN = ("fedspeed", "scaffold", "fedagrac")
 EVERY, ROUNDS = 20, 20
 EXTENSIONS = 2  # of the values that are tried, as `undrift compare --tune` has them
 SEEDS, TUNING_SEED = (1, 2, 3), 0
-LINKS = ("100mbit", "1gbit")
+LINKS = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s"}
 RESULTS = Path(__file__).parent / "results" / "outer.json"
 Row = dict[str, Any]
 
@@ -171,16 +172,19 @@ def finals(rows: list[Row], name: str, where: str = "loopback") -> list[Row]:
     return [r for r in rows if (r["method"], r["lr"], r["part"], r["where"]) == kind]
 
 
-def median_seconds(rows: list[Row], name: str, link: str) -> list[float]:
-    """Return the seconds of each meeting's end, the medians of the seeds."""
-    each = [r["seconds"] for r in finals(rows, name, link)]
-    return [statistics.median(meeting) for meeting in zip(*each, strict=True)]
+def over_link(rows: list[Row], name: str, link: str) -> list[list[float]]:
+    """Return the seconds of each seed's meetings; none unless all seeds were run over the link."""
+    mine = finals(rows, name, link)
+    complete = sorted(r["seed"] for r in mine) == sorted(SEEDS)
+    return [r["seconds"] for r in mine] if complete else []
 
 
 def report(rows: list[Row]) -> list[str]:
     """Return the lines of the table in docs/outer.md."""
+    columns = ["method", "lr", "test loss", "MB sent by a rank"]
+    columns += [f"s at {label}" for label in LINKS.values()]
     lines = [
-        "| method | lr | test loss | MB sent by a rank | s at 100 Mbit/s | s at 1 Gbit/s |",
+        f"| {' | '.join(columns)} |",
         "|---|---|---|---|---|---|",
     ]
     for name in sorted(METHODS, key=lambda each: mean_end(rows, each)):
@@ -194,8 +198,10 @@ def report(rows: list[Row]) -> list[str]:
 
 
 def seconds_of(rows: list[Row], name: str, link: str) -> str:
-    """Return the median and the range of a whole training's seconds."""
-    ends = [r["seconds"][-1] for r in finals(rows, name, link)]
+    """Return the median and the range of a whole training's seconds, or a dash without them."""
+    ends = [seconds[-1] for seconds in over_link(rows, name, link)]
+    if not ends:
+        return "-"
     return f"{statistics.median(ends):.1f} ({min(ends):.1f} to {max(ends):.1f})"
 
 
@@ -204,25 +210,30 @@ def mean_end(rows: list[Row], name: str) -> float:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw the test loss against bytes, and against seconds for each link."""
+    """Draw the test loss against bytes, and against seconds for each link that was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * (1 + len(LINKS)), 4.2), layout="constrained")
+    links = [link for link in LINKS if any(over_link(rows, name, link) for name in METHODS)]
+    figure = Figure(figsize=(4.2 * (1 + len(links)), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 1 + len(LINKS), sharey=True)
-    for name in METHODS:
+    axes = figure.subplots(1, 1 + len(links), sharey=True, squeeze=False)[0]
+    for number, name in enumerate(METHODS):
         mine = finals(rows, name)
         losses = torch.tensor([r["losses"] for r in mine])
         mean, low, high = losses.mean(0), losses.min(0).values, losses.max(0).values
-        across = {"MB sent by a rank": [b / 1e6 for b in mine[0]["bytes"]]}
-        for link in LINKS:
-            across[f"seconds at {link}/s"] = median_seconds(rows, name, link)
-        for axis, (label, x) in zip(axes, across.items(), strict=True):
-            (line,) = axis.plot(x[1:], mean[1:], label=name)
-            axis.fill_between(x[1:], low[1:], high[1:], alpha=0.2, color=line.get_color())
-            axis.set_xlabel(label)
-            axis.spines[["top", "right"]].set_visible(False)
+        across = [[b / 1e6 for b in mine[0]["bytes"]]]
+        for link in links:
+            meetings = zip(*over_link(rows, name, link), strict=True)
+            across.append([statistics.median(seconds) for seconds in meetings])
+        for axis, x in zip(axes, across, strict=True):
+            if x:
+                axis.plot(x[1:], mean[1:], label=name, color=f"C{number}")
+                axis.fill_between(x[1:], low[1:], high[1:], alpha=0.2, color=f"C{number}")
+    labels = ["MB sent by a rank", *(f"seconds at {LINKS[link]}" for link in links)]
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set_xlabel(label)
+        axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_xscale("log")
     axes[0].set_ylabel("test loss, mean and range of three seeds")
     axes[0].legend(frameon=False, fontsize=8)

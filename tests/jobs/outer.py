@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,11 @@ SAVED = {  # which go on from the middle of each round
     "GTSGD": ud.GTSGD(lr=0.1),
     "NetFleet": ud.NetFleet(lr=0.1),
     "Marsit": ud.Marsit(lr=0.1, server_lr=0.01, period=2, rule=ud.Momentum(0.9), decay=0.5),
+}
+CONSERVING = {
+    "Marsit": ud.Marsit(lr=0.5),
+    "Marsit, period": ud.Marsit(lr=0.5, server_lr=0.01, period=3),
+    "EFSignSGD": ud.EFSignSGD(lr=0.5),
 }
 
 
@@ -75,6 +81,23 @@ def other_code(outer: Callable[[], ud.Outer], one: bool) -> str:
         return refusal(outer)
 
 
+def own_method(stays: bool) -> ud.FedAvg:
+    """Return a method of one's own, which has the same name and fields with another `update`."""
+
+    class Mine(ud.FedAvg):
+        if stays:
+
+            def update(self, server: Any, mean: Any, cohort: Any) -> Any:
+                return server
+
+        else:
+
+            def update(self, server: Any, mean: Any, cohort: Any) -> Any:
+                return super().update(server, mean, cohort)
+
+    return Mine(lr=0.1)
+
+
 def averaged_later() -> str:
     """Return what the forward pass says of a model that is put into DDP after Outer was made."""
     model = support.net()
@@ -86,6 +109,50 @@ def averaged_later() -> str:
     del outer
     gc.collect()
     return f"{said} Without Outer {refusal(lambda: around(support.batch()[0]))}."
+
+
+def adamw(parameters: Any, lr: float = 0.02) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr, (0.9, 0.999), weight_decay=0.1)
+
+
+ADAMW: dict[str, Any] = {  # the same local steps by torch and by the rule
+    "AdamW of torch": (ud.DiLoCo(lr=7.0), adamw),
+    "AdamW of ours": (ud.DiLoCo(lr=0.02, rule=ud.AdamW(decay=0.1)), None),
+}
+
+
+def mean_over_ranks(own: torch.Tensor) -> torch.Tensor:
+    return join().sum(own.clone()) / join().size
+
+
+def law_under_a_schedule(method: Any, rank: int) -> dict[str, float]:
+    """Return how far x minus the mean buffer ever is from the sum of the mean updates.
+
+    The updates are those of a plain loop that begins each round at the model, with a learning rate
+    that changes at every step; the least that any rank ever owes comes with it.
+    """
+    factors = (1.0, 0.1, 3.0, 0.0)
+    model, plain = support.net(seed=rank), support.net()
+    optimiser = adamw(plain.parameters())
+    outer = ud.Outer(model, method, every=3, inner=adamw(model.parameters()))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(outer, lambda k: factors[k % len(factors)])
+    expected, apart, owed = model_vector(model), 0.0, math.inf
+    for t in range(4):
+        start = model_vector(model)
+        nn.utils.vector_to_parameters(start.clone(), plain.parameters())
+        for k in range(3):
+            batch = support.batch(100 * rank + 3 * t + k)
+            optimiser.param_groups[0]["lr"] = outer.param_groups[0]["lr"]
+            optimiser.zero_grad()
+            support.closure_of(plain, batch)()
+            optimiser.step()
+            outer.step(support.closure_of(model, batch))
+            scheduler.step()
+        expected += mean_over_ranks(model_vector(plain) - start)
+        left = outer.server.c if isinstance(method, ud.Marsit) else outer.server.e
+        apart = max(apart, float((outer.server.x - mean_over_ranks(left) - expected).abs().max()))
+        owed = min(owed, float(left.abs().max()))
+    return {"apart": apart, "owed": owed}
 
 
 def bad_inputs(rank: int) -> dict[str, str]:
@@ -116,6 +183,8 @@ def bad_inputs(rank: int) -> dict[str, str]:
         "other buffer": refusal(lambda: outer(model=extended("buffer", 2 + one))),
         "more frozen": refusal(lambda: outer(model=extended("frozen", 2) if one else None)),
         "other code": other_code(outer, one),
+        "other code of one's own": refusal(lambda: outer(own_method(stays=one))),
+        "other code inside": refusal(lambda: outer(ud.Accelerated(own_method(stays=one)))),
         "batch norm": refusal(lambda: outer(model=batch_norm)),
         "batch norm on one": refusal(lambda: outer(model=batch_norm if one else None)),
         "no weight on one": refusal(lambda: outer(weight=0.0 if one else 1.0)),
@@ -156,6 +225,9 @@ def main() -> None:
             method, rank, size, every=[3] * size, interrupt=support.saved_and_loaded
         )
         models[f"{name} | whole"], models[f"{name} | loaded"] = whole.server.x, loaded.server.x
+    for name, (method, inner) in ADAMW.items():
+        models[name] = support.trained(method, rank, size, inner=inner).server.x.clone()
+    found["law"] = {name: law_under_a_schedule(method, rank) for name, method in CONSERVING.items()}
     found["said"] = bad_inputs(rank)
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
     save_file({k: v.contiguous() for k, v in models.items()}, folder / f"models-{rank}")

@@ -1,4 +1,4 @@
-"""What `tests/outer/test_absence.py` runs in two processes: `main` with a folder as its argument.
+"""What `tests/outer/test_absence.py` runs in 2 and 3 processes: `main` with a folder as argument.
 
 Every rank writes its models to FOLDER/models-RANK and what it found to FOLDER/found-RANK.json.
 """
@@ -19,8 +19,9 @@ import undrift as ud
 from tests.support import outer as support
 from undrift.engine.processes.rendezvous import join
 
-COHORTS = [[1], [0, 1], [0]]
-LEFT_OUT = [[0], [0], [0, 1]]  # who takes part if rank 1 is late once
+COHORTS = {2: [[1], [0, 1], [0]], 3: [[1, 2], [0], [2, 0]]}  # by the number of ranks
+# Who takes part if rank 1 is late once.
+LEFT_OUT = {2: [[0], [0], [0, 1]], 3: [[0, 2], [0, 2], [0, 1, 2]]}
 METHODS = {
     "FedAvg": ud.FedAvg(lr=0.1),
     "Scaffold": ud.Scaffold(lr=0.1),
@@ -42,7 +43,7 @@ def late(rank: int, size: int, method: Any) -> tuple[ud.Outer, list[str]]:
         for k, batch in enumerate(batches.of(t)):
             if k == 2 and (rank, t) == (1, 0):
                 time.sleep(LATE)
-            if k == 2 and (rank, t) == (0, 1):
+            if k == 2 and rank != 1 and t == 1:
                 time.sleep(LATER - PATIENCE)  # so that rank 1 is back before the second meeting
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -58,7 +59,7 @@ def main() -> None:
     rank, size = world.rank, world.size
     models, found = {}, {}
     for name, method in METHODS.items():
-        outer = support.trained(method, rank, size, participation=COHORTS)
+        outer = support.trained(method, rank, size, participation=COHORTS[size])
         models[name] = outer.server.x.clone()
         found[name] = outer.metrics["ranks"]
     outer, found["said"] = late(rank, size, ud.Scaffold(lr=0.1))

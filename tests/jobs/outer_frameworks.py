@@ -25,13 +25,14 @@ from tests.support import outer as support
 from tests.support.outer import batch, vector
 
 STEPS, EVERY = 6, 3
+ODD = 7  # steps of an epoch that ends in the middle of a round
 METHODS = {"FedSpeed": ud.FedSpeed(lr=0.1), "Marsit": ud.Marsit(lr=0.1)}
 RANK = int(os.environ.get("RANK", 0))
 Found = dict[str, Any]
 
 
-def own_batches() -> list[tuple[Tensor, Tensor]]:
-    return [batch(100 * RANK + k) for k in range(STEPS)]
+def own_batches(steps: int = STEPS) -> list[tuple[Tensor, Tensor]]:
+    return [batch(100 * RANK + k) for k in range(steps)]
 
 
 def by_hand(method: Any) -> Tensor:
@@ -91,8 +92,12 @@ def accelerated() -> Found:
     }
 
 
-def by_lightning(method: Any) -> Tensor:
+def by_lightning(
+    method: Any, folder: Path | None = None, steps: int = STEPS, epochs: int = 1
+) -> Tensor:
+    """Return the model after some epochs, with checkpoints in a folder of this rank."""
     import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -105,12 +110,22 @@ def by_lightning(method: Any) -> Tensor:
         def configure_optimizers(self) -> Any:
             return ud.Outer(self.net, method, EVERY)
 
-    names = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    options: Any = dict.fromkeys(names, False)
-    trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, **options)
+    names = ("logger", "enable_progress_bar", "enable_model_summary")
+    options: Any = {**dict.fromkeys(names, False), "enable_checkpointing": folder is not None}
+    if folder is not None:
+        callbacks = [ModelCheckpoint(save_last=True)]
+        options |= {"default_root_dir": folder / f"rank-{RANK}", "callbacks": callbacks}
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=epochs, **options)
     module = Module()
-    trainer.fit(module, DataLoader(own_batches(), batch_size=None))  # type: ignore[arg-type]
+    loader = DataLoader(own_batches(steps), batch_size=None)  # type: ignore[arg-type]
+    trainer.fit(module, loader, ckpt_path=None if folder is None else "last")
     return vector(module.net)
+
+
+def resumed(method: Any, folder: Path) -> Tensor:
+    """Return the model of a training that goes on after its first epoch."""
+    by_lightning(method, folder, ODD)
+    return by_lightning(method, folder, ODD, epochs=2)
 
 
 def main() -> None:
@@ -122,6 +137,9 @@ def main() -> None:
     found["by hand"] = {name: by_hand(method).tolist() for name, method in METHODS.items()}
     if importlib.util.find_spec("lightning") is not None:
         found["lightning"] = {n: by_lightning(method).tolist() for n, method in METHODS.items()}
+        folder, method = Path(sys.argv[1]) / "checkpoints", METHODS["Marsit"]
+        found["whole"] = by_lightning(method, steps=ODD, epochs=2).tolist()
+        found["resumed"] = resumed(method, folder).tolist()
     (Path(sys.argv[1]) / f"found-{RANK}.json").write_text(json.dumps(found))
 
 

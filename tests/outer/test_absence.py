@@ -13,40 +13,70 @@ from safetensors.torch import load_file
 
 import undrift as ud
 from tests.jobs import outer_absence as job
-from tests.jobs import outer_hang
+from tests.jobs import outer_hang, outer_late
 from tests.support import outer as support
 from tests.support.system import launch, made_once
 from undrift.outer.steps import first_counts, next_counts
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    def make(folder: Path) -> None:
-        launch(2, job, str(folder))
+@pytest.fixture(
+    scope="module", params=[pytest.param(2, marks=pytest.mark.long), 3], ids=lambda n: f"{n}-ranks"
+)
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    size = request.param
 
-    folder = made_once(tmp_path_factory, "outer-absence", make)
-    found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
-    return found, [load_file(folder / f"models-{rank}") for rank in range(2)]
+    def make(folder: Path) -> None:
+        launch(size, job, str(folder))
+
+    folder = made_once(tmp_path_factory, f"outer-absence-{size}", make)
+    found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(size)]
+    return found, [load_file(folder / f"models-{rank}") for rank in range(size)]
 
 
 @pytest.mark.parametrize("name", job.METHODS)
 def test_a_round_of_some_ranks_is_that_of_the_simulation(name: str, ranks: Any) -> None:
-    x = support.simulated(job.METHODS[name], 2, participation=job.COHORTS)
+    size = len(ranks[0])
+    x = support.simulated(job.METHODS[name], size, participation=job.COHORTS[size])
     for found, models in zip(*ranks, strict=True):
         assert torch.allclose(models[name], x, rtol=0, atol=1e-12)
-        assert found[name] == len(job.COHORTS[-1])
+        assert found[name] == len(job.COHORTS[size][-1])
 
 
 def test_a_late_rank_is_left_out_and_comes_back(ranks: Any) -> None:
     """The others do not wait, and it goes on with them from the server's state."""
     found, models = ranks
-    x = support.simulated(ud.Scaffold(lr=0.1), 2, participation=job.LEFT_OUT, work=ud.Steps([3, 3]))
+    size = len(found)
+    options: Any = {"participation": job.LEFT_OUT[size], "work": ud.Steps([3] * size)}
+    x = support.simulated(ud.Scaffold(lr=0.1), size, **options)
     for each in models:
         assert torch.allclose(each["late"], x, rtol=0, atol=1e-12)
-    assert found[0]["said"] == []
+    assert all(found[rank]["said"] == [] for rank in range(size) if rank != 1)
     sentence = r"Rank 1 came too late to the meeting of round 1 .* goes on with round 3"
     assert len(found[1]["said"]) == 1
     assert re.search(sentence, found[1]["said"][0])
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def make(folder: Path) -> None:
+        launch(2 * len(outer_late.CASES), outer_late, str(folder))
+
+    return made_once(tmp_path_factory, "outer-late", make)
+
+
+ALONE = {
+    "others have ended": "Rank 1 came too late to the last meeting, and the others have ended",
+    "others were killed": "Rank 0 has not answered for 2 s; look at its machine",
+    "store was lost": "Rank 0 was lost, killed or crashed; look at its output",
+    "store was lost while early": "Rank 0 was lost, killed or crashed; look at its output",
+}
+
+
+@pytest.mark.parametrize("case", outer_late.CASES)
+def test_a_rank_that_nobody_waits_for_ends_with_a_reason(case: str, late: Path) -> None:
+    said, _, seconds = (late / case).read_text().rpartition(" ")
+    assert said.startswith(f"WorkerError: {ALONE[case]}")
+    assert float(seconds) < 20
 
 
 @pytest.mark.long
@@ -58,8 +88,8 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout(tmp_path: Path) ->
 
 def test_a_time_budget_gives_a_slow_rank_fewer_steps(ranks: Any) -> None:
     counts = [found["counts"] for found in ranks[0]]
-    assert counts[0] == counts[1]  # both know both
-    assert counts[0][0] > counts[0][1] >= 1
+    assert all(each == counts[0] for each in counts)  # each knows all
+    assert all(counts[0][0] > count >= 1 for count in counts[0][1:])
 
 
 def test_steps_follow_from_the_seconds_of_the_round_before() -> None:

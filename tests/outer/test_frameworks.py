@@ -93,6 +93,14 @@ def test_lightning_schedules_an_inner_optimiser_at_every_step() -> None:
     assert torch.allclose(vector(net), vector(plain), rtol=0, atol=1e-13)
 
 
+@needs_lightning
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_goes_on_from_its_checkpoint_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    whole = job.by_lightning(ud.Scaffold(lr=0.1), steps=job.ODD, epochs=2)
+    assert torch.equal(job.resumed(ud.Scaffold(lr=0.1), tmp_path), whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-0"]
+
+
 @pytest.mark.parametrize("closure", [True, False])
 def test_accelerate_wraps_it_as_any_other_optimiser(closure: bool) -> None:
     accelerate = pytest.importorskip("accelerate")
@@ -143,6 +151,16 @@ def test_lightning_drives_it_on_two_ranks(method: str, two_ranks: list[dict[str,
     for found in two_ranks:
         model = torch.tensor(found["lightning"][method])
         assert torch.allclose(model, by_hand, rtol=0, atol=1e-14)
+
+
+@pytest.mark.long
+def test_lightning_goes_on_from_the_checkpoints_of_two_ranks(
+    two_ranks: list[dict[str, Any]],
+) -> None:
+    pytest.importorskip("lightning")
+    assert two_ranks[0]["whole"] != two_ranks[1]["whole"]  # in the middle of a round
+    for found in two_ranks:
+        assert found["resumed"] == found["whole"]
 
 
 @pytest.mark.long

@@ -116,16 +116,16 @@ def test_clipping_in_the_closure_is_that_of_a_plain_loop() -> None:
     assert not torch.allclose(x, after(ud.Outer(plain, ud.FedAvg(lr=0.5), 3), plain, 6))
 
 
-def test_autocast_in_the_closure_leaves_parameters_as_they_are() -> None:
-    model = support.net(dtype=torch.float32)
-    outer, seen = ud.Outer(model, ud.FedSpeed(lr=0.1), every=2), set()
+def test_autocast_in_the_closure_is_that_of_a_plain_loop() -> None:
+    model, plain, exact = (support.net(dtype=torch.float32) for _ in range(3))
+    outer, seen = ud.Outer(model, ud.FedAvg(lr=0.5), every=2), set()
 
-    def make(k: int) -> Callable[[], Tensor]:
+    def casting(of: nn.Module, k: int, wanted: bool = True) -> Callable[[], Tensor]:
         inputs, targets = batch(k)
 
         def closure() -> Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                outputs = model(inputs.float())
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=wanted):
+                outputs = of(inputs.float())
             seen.add(outputs.dtype)
             loss = cross_entropy(outputs.float(), targets)
             loss.backward()
@@ -133,11 +133,17 @@ def test_autocast_in_the_closure_leaves_parameters_as_they_are() -> None:
 
         return closure
 
-    before = vector(model).clone()
-    x = after(outer, model, 4, make)
+    x = after(outer, model, 5, lambda k: casting(model, k))
     assert seen == {torch.bfloat16}
     assert x.dtype == torch.float32
-    assert not torch.equal(x, before)
+    for net, wanted in ((plain, True), (exact, False)):
+        sgd = torch.optim.SGD(net.parameters(), lr=0.5)
+        for k in range(5):
+            sgd.zero_grad()
+            casting(net, k, wanted)()
+            sgd.step()
+    assert torch.allclose(x, vector(plain), rtol=0, atol=1e-6)
+    assert not torch.allclose(x, vector(exact), rtol=0, atol=1e-4)
 
 
 @pytest.mark.long
@@ -342,6 +348,8 @@ def test_a_script_may_swap_weights_and_swap_them_back() -> None:
         ({"seed": 0.5}, "a whole number as seed, got 0.5"),
         ({"model": nn.Sequential(nn.BatchNorm1d(6))}, "layers without running statistics"),
         ({"model": lambda x: x}, "an nn.Module as model, got function"),
+        ({"model": nn.Linear(6, 3, device="meta")}, "with values, got 'weight' on the meta device"),
+        ({"method": ud.MOON(lr=0.1), "model": nn.Linear(6, 3)}, "got MOON, which asks for the out"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

@@ -25,4 +25,4 @@ def test_the_blocks_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
         printed = capsys.readouterr().out.splitlines()
         lines += [] if needed else printed
     assert len(lines) == 5
-    assert len(blocks) == 7
+    assert len(blocks) == 8

@@ -79,6 +79,25 @@ def test_what_is_counted_is_what_is_sent(ranks: Any) -> None:
         assert rank["bytes"]["compressed"] == packed
 
 
+def test_an_adamw_of_torch_is_the_rule_adamw_on_every_rank(ranks: Any) -> None:
+    _, models = ranks
+    method, _ = job.ADAMW["AdamW of ours"]
+    x = support.simulated(method, len(models))
+    for model in models:
+        for name in job.ADAMW:
+            assert torch.allclose(model[name], x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", job.CONSERVING)
+def test_a_schedule_keeps_the_conservation_law_over_ranks(name: str, ranks: Any) -> None:
+    """The model minus the mean of what ranks owe moves by their mean updates alone."""
+    for found in ranks[0]:
+        law = found["law"][name]
+        assert law["apart"] < 1e-12
+        # A round in full precision pays everything.
+        assert law["owed"] == 0 if "period" in name else law["owed"] > 0.01
+
+
 @pytest.mark.parametrize("name", job.SAVED)
 def test_ranks_go_on_in_the_middle_of_a_round(name: str, ranks: Any) -> None:
     for model in ranks[1]:
@@ -93,6 +112,8 @@ SENTENCES = {
     "other buffer": r"got model.more = float32 \[3\] on rank 1, and float32 \[2\] on rank 0",
     "more frozen": r"got model.more = float32 \[2\] on rank 1, and None on rank 0",
     "other code": r"got undrift = 000000000000 on rank 1, and ",
+    "other code of one's own": r"got the code of .*Mine.update = \w{12} on rank 1, and \w{12} on",
+    "other code inside": r"got the code of .*Mine.update = \w{12} on rank 1, and \w{12} on rank 0",
     "batch norm": r"^ValueError: The model needs layers without running statistics, got BatchNorm",
     "batch norm on one": r"needs layers without running statistics, got BatchNorm1d",
     "no weight on one": r"Outer needs weight > 0, a finite number, got (0.0|another on rank 1)",

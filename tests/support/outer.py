@@ -149,6 +149,7 @@ def trained(
     *,
     closure: bool = True,
     every: list[int] | None = None,
+    inner: Callable[[Any], torch.optim.Optimizer] | None = None,
     interrupt: Callable[[ud.Outer, nn.Module], tuple[ud.Outer, nn.Module]] | None = None,
     **options: Any,
 ) -> ud.Outer:
@@ -161,6 +162,7 @@ def trained(
         method,
         every,
         seed=SEED,
+        inner=None if inner is None else inner(model.parameters()),
         **({} if peers else {"weight": batches.samples}),
         **links(method, size),
         **options,

@@ -13,6 +13,7 @@ from undrift.engine.processes.rendezvous import code_digest, join, launched
 from undrift.engine.world import World
 from undrift.errors import DivergenceError, UndriftError
 from undrift.outer.meeting import Meeting
+from undrift.usercode.functions import functions_of
 
 T = TypeVar("T")
 
@@ -48,11 +49,13 @@ def require_on_all_ranks(world: World, check: Callable[[], T]) -> T:
     return found
 
 
-def require_same_everywhere(world: World, **settings: Any) -> None:
+def require_same_everywhere(world: World, method: Any, **settings: Any) -> None:
     """Raise on all ranks if they were made with other methods, steps, models or code."""
     texts = {name: str(value) for name, value in settings.items()}
+    texts |= {"method": repr(method), "undrift": code_digest()[:12]}
+    texts |= {f"the code of {name}": found for name, found in functions_of(method).items()}
     with world.failure_scope():
-        world.require_same(texts | {"undrift": code_digest()[:12]})
+        world.require_same(texts)
 
 
 def described(model: nn.Module) -> dict[str, str]:

@@ -14,6 +14,20 @@ from undrift.outer.parameters import Parameters
 Closure = Callable[[], Any]
 
 
+def require_closure(closure: Any, method: Any, reason: str) -> None:
+    """Raise unless a step got a closure, or nothing where there is no reason for one."""
+    if closure is not None and not callable(closure):
+        raise ValueError(
+            "Outer.step needs a closure that computes the loss, or nothing after "
+            f"loss.backward(), got {type(closure).__name__}."
+        )
+    if closure is None and reason:
+        raise ValueError(
+            f"Outer.step needs a closure for {type(method).__name__}, which {reason}; pass one "
+            "that computes the loss, calls backward and returns the loss."
+        )
+
+
 class StepGradients:
     """Answers a step's questions for gradients, by calling the closure or from what is there."""
 

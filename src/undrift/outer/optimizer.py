@@ -15,9 +15,9 @@ from undrift.core import Federated, Peer, Vector
 from undrift.engine.participation import AnyParticipation
 from undrift.engine.processes.rendezvous import TIMEOUT
 from undrift.outer import agreement, checkpoints
-from undrift.outer.gradients import Closure, StepGradients
+from undrift.outer.gradients import Closure, StepGradients, require_closure
 from undrift.outer.peers import PeerRole
-from undrift.outer.rates import lr_of
+from undrift.outer.rates import lr_of, require_one_schedule
 from undrift.outer.rounds import Method, Role, Rounds
 from undrift.outer.servers import ServerRole, mean_over_ranks
 from undrift.outer.steps import Seconds
@@ -90,7 +90,7 @@ class Outer(torch.optim.Optimizer):
         self._counts, self._links, self._habits = setup.counts, setup.links, setup.habits
         agreement.require_same_everywhere(
             self._world,
-            method=repr(method),
+            method,
             every=list(self._counts) if not isinstance(every, Seconds) else every,
             topology=topology,
             allreduce=allreduce,
@@ -118,7 +118,8 @@ class Outer(torch.optim.Optimizer):
             seed=seed,
         )
         self._ready = False
-        super().__init__(self._parameters.tensors, {"lr": float(lr_of(method) or 0.0)})
+        self._shown_lr = float(lr_of(method) or 0.0)
+        super().__init__(self._parameters.tensors, {"lr": self._shown_lr})
         self._ready = True
         self._share_groups()
 
@@ -194,12 +195,7 @@ class Outer(torch.optim.Optimizer):
 
     def _step(self, closure: Closure | None) -> Any:
         self._refuse_grad_scaler()
-        if closure is None and self.needs_closure:
-            raise ValueError(
-                f"Outer.step needs a closure for {type(self._method).__name__}, which "
-                f"{self.needs_closure}; pass one that computes the loss, calls backward and "
-                "returns the loss."
-            )
+        require_closure(closure, self._method, self.needs_closure)
         self._parameters.require_untouched()
         source = StepGradients(self._parameters, closure)
         if not self._rounds.role.started:
@@ -207,9 +203,7 @@ class Outer(torch.optim.Optimizer):
             if self._habits.at_start:  # which took the batch
                 return source.loss
         if self._rounds.between:
-            lr = self._rounds.begin(float(self.param_groups[0]["lr"]))
-            if self._inner is None:
-                self.param_groups[0]["lr"] = lr
+            self._begin_round()
         try:
             if self.active:
                 self._rounds.take_step(source)
@@ -218,6 +212,15 @@ class Outer(torch.optim.Optimizer):
         finally:
             self._share_groups()
         return source.loss
+
+    def _begin_round(self) -> None:
+        """Begin a round with the learning rate in the groups, and show the method's own there."""
+        lr = float(self.param_groups[0]["lr"])
+        if self._inner is None:
+            require_one_schedule(self._method, lr, self._shown_lr)
+        own = self._rounds.begin(lr)
+        if self._inner is None:
+            self._shown_lr = self.param_groups[0]["lr"] = own
 
     def _refuse_grad_scaler(self) -> None:
         if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):
@@ -296,4 +299,5 @@ class Outer(torch.optim.Optimizer):
         if self._inner is None:
             for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
                 group.update(saved)
+            self._shown_lr = float(self.param_groups[0]["lr"])
         self._share_groups()

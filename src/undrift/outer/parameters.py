@@ -86,7 +86,8 @@ class Parameters:
         return point
 
     def require_untouched(self) -> None:
-        """Raise unless the parameters are where `move` has put them."""
+        """Raise unless the parameters are those that were given, where `move` has put them."""
+        self._require_same_kinds()
         places = [tensor.data_ptr() for tensor in self.tensors]
         versions = [tensor._version for tensor in self.tensors]
         if places == self._places and versions == self._versions:
@@ -103,6 +104,23 @@ class Parameters:
             "other optimiser, or call load_state_dict to go on from another state. The model is "
             "back where Outer had put it."
         )
+
+    def _require_same_kinds(self) -> None:
+        trained = [p for p in self._model.parameters() if p.requires_grad]
+        if list(map(id, trained)) != list(map(id, self.tensors)):
+            raise ValueError(
+                "Outer needs the trainable parameters that the model had when it was made, "
+                f"{len(self.tensors)} tensors, got {len(trained)} that are not the same; freeze, "
+                "unfreeze and replace parameters before, or make a new Outer of a new model."
+            )
+        wanted = self.layout.dtype, self.layout.device
+        for name, tensor in zip(self.layout.names, self.tensors, strict=True):
+            if (tensor.dtype, tensor.device) != wanted:
+                raise ValueError(
+                    f"Outer needs the model's parameters as {wanted[0]} on {wanted[1]}, as they "
+                    f"were when it was made, got {tensor.dtype} on {tensor.device} for {name!r}; "
+                    "convert or move the model before Outer is made."
+                )
 
     def restore(self) -> None:
         """Restore the parameters as the last move has left them."""
@@ -172,6 +190,11 @@ def _refuse_averaging(model: nn.Module, inputs: Any) -> None:
 
 def _refuse_foreign_kinds(named: Mapping[str, Tensor]) -> None:
     for name, tensor in named.items():
+        if tensor.is_meta:
+            raise ValueError(
+                f"Outer needs parameters with values, got {name!r} on the meta device; make the "
+                "model on a real one, or call model.to_empty(device=...) and initialise it."
+            )
         if type(tensor) is not nn.Parameter or type(tensor.data) is not Tensor:
             raise ValueError(_sharded(f"{type(tensor).__name__} at {name!r}"))
 

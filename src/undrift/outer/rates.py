@@ -29,5 +29,16 @@ def with_lr(method: M, lr: float) -> M:
     return dataclasses.replace(method, **changes)  # type: ignore[type-var]
 
 
+def require_one_schedule(method: Any, lr: float, left: float) -> None:
+    """Raise if a torch scheduler has changed the rate that a `Schedule` of the method sets."""
+    own = lr_of(method)
+    if isinstance(own, Schedule) and lr != left:
+        raise ValueError(
+            f"Outer needs one schedule of the learning rate, got lr={own!r} of the method and "
+            f"{lr:g} in param_groups, from a torch scheduler or the script; leave the scheduler "
+            "out, or give the method a number."
+        )
+
+
 def _inner(method: Any) -> Any:
     return method.inner

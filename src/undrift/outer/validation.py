@@ -69,8 +69,9 @@ def prepare(wishes: Wishes, size: int) -> RankSetup:
     parameters = Parameters(model)
     if size > 1:
         parameters.refuse_averaging()
-    method.check(model)
+    # What Outer cannot run is refused before the method asks for another model.
     habits = rehearse(resolve(method, 0), parameters.point)
+    method.check(model)
     inner = None
     if wishes.inner is not None:
         inner = InnerOptimizer(wishes.inner, method, parameters)

@@ -140,6 +140,15 @@ class Processes(World):
         """Return the store that all processes share."""
         return self._store
 
+    @property
+    def timeout(self) -> float:
+        """Return the seconds after which a process that does not answer counts as lost."""
+        return self._timeout
+
+    def has_ended(self, rank: int) -> bool:
+        """Return whether a process that has called `explain_end` is at its end."""
+        return bool(self._store.check([f"ended/{rank}"]))
+
     def trees(
         self,
         values: T,
@@ -307,9 +316,10 @@ class Processes(World):
 
     def _explain_end(self) -> None:
         # `set` does not wait for an answer, which nobody may be there to give.
-        if self.open and not self._absent:
-            with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):
+            if self.open and not self._absent:
                 self._store.set(f"failed/{self.rank}", self._reason)
+            self._store.set(f"ended/{self.rank}", "1")
 
     def _leave_note(self, error: BaseException) -> None:
         if not self.open:
