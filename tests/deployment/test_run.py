@@ -226,6 +226,27 @@ def test_other_columns_are_another_experiment(tmp_path: Path) -> None:
     assert before.experiment.digest != after.experiment.digest
 
 
+def test_code_that_an_experiment_names_counts_without_its_folder(tmp_path: Path) -> None:
+    """The number is outside of the class, so only the file tells the two apart."""
+
+    def digest(folder: str, scale: float) -> str:
+        place = tmp_path / folder
+        path = write_experiment(place, model={"name": "mine.py:Net", "hidden": 3})
+        (place / "mine.py").write_text(
+            f"import torch, undrift\nSCALE = {scale}\n"
+            "class Net(torch.nn.Linear):\n"
+            "    def __init__(self, shape, classes, hidden):\n"
+            "        super().__init__(shape[0], classes)\n"
+            "    def forward(self, x):\n"
+            "        return SCALE * super().forward(x)\n"
+        )
+        (planned,) = federated_jobs(resolved(Experiment.read(path, trust=True)))
+        return planned.experiment.digest
+
+    assert digest("a", 1.0) == digest("b", 1.0)
+    assert digest("c", 2.0) != digest("a", 1.0)
+
+
 @pytest.mark.parametrize(
     ("sections", "words"),
     [

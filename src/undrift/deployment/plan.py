@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from undrift.runs.jobs import Job, jobs
 from undrift.runs.load import declared_columns
 from undrift.tasks import TaskKind, named_loss, task_kind
 from undrift.untrusted import LONGEST_TOML
+from undrift.usercode.names import digests as code_digests
 
 # What needs the data at one place, or what sites do not have.
 _REFUSED = {
@@ -136,6 +138,7 @@ def _federated(job: Job, form: SampleForm) -> FederatedExperiment:
         clip=training.clip or None,
         evaluate_every=experiment.evaluation.every or 1,
         columns="" if form.preprocessing is None else form.preprocessing.to_json(),
+        code=_code(experiment),
         run=job.name,
     )
 
@@ -145,6 +148,12 @@ def _model(experiment: Experiment, form: SampleForm, seed: int) -> torch.nn.Modu
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return models.build(name, shape=form.shape, classes=form.outputs, **options)
+
+
+def _code(experiment: Experiment) -> str:
+    """Return the hash of each file of code that makes method, model or loss, without its folder."""
+    files = code_digests([name for name in experiment.code if name != experiment.data.name])
+    return ", ".join(sorted(f"{Path(place).name} {digest}" for place, digest in files.items()))
 
 
 def digests(planned: Sequence[FederatedJob]) -> dict[str, str]:
