@@ -30,6 +30,7 @@ from undrift.federation.checkpoints import CentreCheckpoints, CentreState
 from undrift.federation.evaluation import SiteEvaluation, SiteScore, evaluate
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.members import Ledger
+from undrift.federation.messages import StateName
 from undrift.federation.replies import census_of
 from undrift.federation.round import Outcome, RoundCost, RoundSetting, run_round
 from undrift.federation.transport import SiteTransport
@@ -227,8 +228,8 @@ class Centre(Iterator[Record]):
         self.left_out = dict(outcome.left_out)
         return outcome
 
-    def _keep(self) -> Mapping[int, int]:
-        """Return the oldest version of each client's state that may still be asked for."""
+    def _keep(self) -> Mapping[int, StateName]:
+        """Return the oldest state of each client that may still be asked for."""
         if self._checkpoints is None:
             return self.ledger.counted
         return self._checkpoints.oldest
