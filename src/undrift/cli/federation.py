@@ -53,15 +53,18 @@ def init(
         Path | None, typer.Option(help="Your own experiment; without it an example.")
     ] = None,
     flower: FlowerOption = None,
+    trust: TrustFlag = False,
 ) -> None:
-    """Write an experiment, certificates, keys and a README with the commands.
+    """Write an experiment, certificates, keys and READMEs with the commands.
 
-    Without --experiment there are also generated tables of three hospitals.
+    Without --experiment there are also generated tables of three hospitals. Files of code that the
+    experiment names are copied for each site.
     """
     from undrift.deployment.init import init as write
 
     names = [name.strip() for name in (sites or "").split(",") if name.strip()]
-    readme = write(folder, _flower(flower), names, address, experiment=experiment)
+    environment = _flower(flower)
+    readme = write(folder, environment, names, address, experiment=experiment, trust=trust)
     print(readme.read_text(encoding="utf-8"))
 
 
@@ -116,7 +119,8 @@ def site(
         typer.Option(help="Time for local steps, instead: the site chooses them by it."),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="Who holds data and state; the owner of the table.")
+        str | None,
+        typer.Option(help="Who holds data and state; the owner of the table or the code."),
     ] = None,
     relay_user: Annotated[
         str, typer.Option(help="Who runs what Flower brings, if you are root.")

@@ -61,6 +61,26 @@ class _Running:
     told: bool = False  # whether was said why it ends
 
 
+def printed(command: Sequence[str], variables: Mapping[str, str] | None) -> str:
+    """Return a command as a shell takes it, with the variables that differ from those here."""
+    path = os.environ.get("PATH", os.defpath)
+    words = []
+    for name, value in (variables or {}).items():
+        if name == "PATH" and value.endswith(f"{os.pathsep}{path}"):
+            words.append(f'PATH={shlex.quote(value.removesuffix(path))}"$PATH"')
+        elif os.environ.get(name) != value:
+            words.append(f"{name}={shlex.quote(value)}")
+    return " ".join([*words, shlex.join(command)])
+
+
+def unstartable(program: str, error: OSError) -> UndriftError:
+    """Return the error for a program that is not there, or whose environment was moved."""
+    return UndriftError(
+        f"A federation needs programs that can be started, got {error.strerror} for {program!r}; "
+        "make their environment anew where it is, since it cannot be moved."
+    )
+
+
 class Supervisor:
     """Runs programs; each has a log `NAME.log` in one folder."""
 
@@ -84,7 +104,7 @@ class Supervisor:
     def start(self, program: SupervisedProgram) -> None:
         """Start a program and say how."""
         as_user = "" if program.account is None else f" (as {program.account.name})"
-        self._say(f"{program.name}{as_user}: {shlex.join(program.command)}")
+        self._say(f"{program.name}{as_user}: {printed(program.command, program.variables)}")
         self._launch(program)
 
     def check(self) -> None:
@@ -153,17 +173,20 @@ class Supervisor:
         path.chmod(0o600)
         with path.open("ab") as log:
             begin = log.tell()
-            process = subprocess.Popen(
-                list(program.command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=None if program.variables is None else dict(program.variables),
-                cwd="/",
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-                **account,
-            )
+            try:
+                process = subprocess.Popen(
+                    list(program.command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=None if program.variables is None else dict(program.variables),
+                    cwd="/",
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
+                    **account,
+                )
+            except OSError as error:
+                raise unstartable(program.command[0], error) from error
         started = _Running(program, process, begin, now := time.monotonic(), now, PAUSE)
         if before is not None:
             started.failing, started.told = before.failing, before.told

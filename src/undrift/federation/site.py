@@ -229,7 +229,8 @@ class Site:
 
 def require_own_work(steps: int | None, seconds: float | None) -> None:
     """Raise unless a site may choose its steps so."""
-    require(steps is None or steps >= 1, "A site", "steps >= 1", steps)
+    remedy = "leave it out to do the work of the experiment"
+    require(steps is None or steps >= 1, "A site", "steps >= 1", steps, remedy)
     if seconds is not None:
         require_positive("A site", seconds=seconds)
     once = steps is None or seconds is None
