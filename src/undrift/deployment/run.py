@@ -144,6 +144,7 @@ class _FederatedTrial:
         self._admitted = changes.admitted
         for name in changes.newcomers if resume else ():
             self._centre.renew(name)
+            self._centre.save()  # A start after a kill must not renew it again.
         trial = new_trial(planned.job)
         members = self._centre.ledger.members
         self._facts: dict[str, Any] = {

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from undrift.deployment.accounts import Account
 from undrift.errors import UndriftError
@@ -46,6 +46,9 @@ class SupervisedProgram:
     account: Account | None = None  # None: the user of this process
     hopeless: Mapping[str, Hopeless] = field(default_factory=dict)  # by texts of its log
     stuck: Sequence[str] = ()  # texts of its log after which it does nothing, though it runs
+    # It writes where this process does, in its folder, and is over unless a signal has ended it.
+    foreground: bool = False
+    again: Callable[[], Sequence[str]] | None = None  # the command of later starts, if it differs
 
 
 @dataclass
@@ -88,6 +91,7 @@ class Supervisor:
         self._logs, self._say = logs, say
         self._running: dict[str, _Running] = {}
         self._due: dict[str, tuple[float, _Running]] = {}  # when a program is started again
+        self.ended: dict[str, int] = {}  # codes of programs of the foreground that are over
         logs.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Supervisor:
@@ -117,6 +121,9 @@ class Supervisor:
                     _signal(each.process, signal.SIGKILL)
                 continue
             del self._running[name]
+            if each.program.foreground and each.process.returncode >= 0:
+                self.ended[name] = each.process.returncode
+                continue
             if now - each.started > HEALTHY:
                 each.failing, each.pause, each.told = now, PAUSE, False
             self._raise_if_hopeless(each, now)
@@ -125,10 +132,12 @@ class Supervisor:
         for name, (when, each) in list(self._due.items()):
             if now >= when:
                 del self._due[name]
-                self._launch(each.program, each)
+                again = each.program.again
+                program = each.program if again is None else replace(each.program, command=again())
+                self._launch(program, each)
 
     def _raise_if_hopeless(self, each: _Running, now: float) -> None:
-        text = self._text(each)
+        text = self._text(each) if each.program.hopeless else ""
         for mark, hopeless in each.program.hopeless.items():
             if mark not in text:
                 continue
@@ -152,6 +161,15 @@ class Supervisor:
             self.check()
             time.sleep(0.3)
 
+    def hand_on(self, name: str, number: int) -> int:
+        """Send a signal to a program alone, wait until it has ended, and return its code."""
+        each = self._running.get(name)
+        if each is None:  # It is to be started again, which is no longer wanted.
+            return -number
+        with suppress(OSError):
+            each.process.send_signal(number)
+        return each.process.wait()
+
     def stop(self) -> None:
         """End all programs, and what they have started."""
         processes = [each.process for each in self._running.values()]
@@ -166,24 +184,19 @@ class Supervisor:
         self._running.clear()
 
     def _launch(self, program: SupervisedProgram, before: _Running | None = None) -> None:
-        account = {} if program.account is None else program.account.popen
-        path = self._log(program.name)
-        path.touch(mode=0o600)
-        # A site's log may quote a cell of its table, and what Flower runs is another user.
-        path.chmod(0o600)
-        with path.open("ab") as log:
-            begin = log.tell()
+        with self._output(program) as output:
+            begin = 0 if output is None else output.tell()
             try:
                 process = subprocess.Popen(
                     list(program.command),
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                    stdout=output,
+                    stderr=None if output is None else subprocess.STDOUT,
                     env=None if program.variables is None else dict(program.variables),
-                    cwd="/",
+                    cwd=None if program.foreground else "/",
                     start_new_session=True,
                     preexec_fn=_end_with_parent,
-                    **account,
+                    **({} if program.account is None else program.account.popen),
                 )
             except OSError as error:
                 raise unstartable(program.command[0], error) from error
@@ -192,6 +205,19 @@ class Supervisor:
             started.failing, started.told = before.failing, before.told
             started.pause = min(LONGEST_PAUSE, 2 * before.pause)
         self._running[program.name] = started
+
+    @contextmanager
+    def _output(self, program: SupervisedProgram) -> Iterator[IO[bytes] | None]:
+        """Open the log of a program; one of the foreground has none."""
+        if program.foreground:
+            yield None
+            return
+        path = self._log(program.name)
+        path.touch(mode=0o600)
+        # A site's log may quote a cell of its table, and what Flower runs is another user.
+        path.chmod(0o600)
+        with path.open("ab") as log:
+            yield log
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
