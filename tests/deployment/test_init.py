@@ -43,7 +43,8 @@ def own(tmp_path: Path, **federation: Any) -> Path:
         "methods": [{"name": "fedavg"}],
         "federation": {"inputs": [4], "outputs": 2, **federation},
     }
-    path.write_text(Experiment.of(values).to_toml())
+    written = Experiment.of(values).to_toml()
+    path.write_text(written.replace('on_bad = "stop"\n', ""))
     return path
 
 
@@ -137,3 +138,13 @@ def test_code_that_the_experiment_names_goes_to_each_site(tmp_path: Path) -> Non
         assert read.model.name == f"{folder / 'mine.py'}:Net"
     assert "hill.key --data TABLE.csv --trust" in (folder / "README.md").read_text()
     assert "centre --flower '/opt/flower env' --trust" in readme.read_text()
+
+
+def test_an_experiment_that_no_site_would_take_is_refused_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
+    path = own(tmp_path, sites=["hill"])
+    path.write_text(path.read_text().replace("[training]", '[training]\non_bad = "stop"'))
+    with pytest.raises(ValueError, match=r'training.on_bad = "drop", .* got \'stop\'; remove it'):
+        init(tmp_path / "fed", FLOWER, experiment=path)
+    assert not (tmp_path / "fed").exists()

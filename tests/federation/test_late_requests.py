@@ -41,7 +41,7 @@ class Late(InProcess):
         super().__init__(inner)
         self.old: list[tuple[str, bytes]] = []
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], **limits: float) -> Iterator[Arrived]:
         header = decode(next(iter(requests.values()))).header
         if isinstance(header, ExchangeRequest):
             for name, data in reversed(self.old):
@@ -108,7 +108,7 @@ def test_a_newcomers_request_of_a_later_round_overwrites_no_state(tmp_path: Path
 class Mistaken(InProcess):
     """Brings a site's late reply about a state that was lost, beside the reply that is due."""
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], **limits: float) -> Iterator[Arrived]:
         header = decode(next(iter(requests.values()))).header
         if isinstance(header, ExchangeRequest) and header.t == 1:
             late = LostState(client=1, base=1, token="0" * 16, held=[])

@@ -16,6 +16,7 @@ from undrift.config.federation import ADDRESS, Federation
 from undrift.deployment import example
 from undrift.deployment.environment import FlowerEnvironment
 from undrift.deployment.folders import AUTHORITY, COLUMNS, EXPERIMENT, is_loopback
+from undrift.deployment.plan import resolved
 from undrift.deployment.readmes import README, TABLE, centre_readme, site_readme
 from undrift.errors import UndriftError
 from undrift.files import part_of
@@ -102,15 +103,20 @@ def _write_experiment(
     *,
     trust: bool,
 ) -> Experiment:
-    """Write the experiment with all files that it names into a new folder, and return it."""
+    """Write the experiment with all files that it names into a new folder, and return it.
+
+    One that is refused by `site` and `run` is refused here.
+    """
     (centre / "sites").mkdir(parents=True, mode=0o700)
     centre.chmod(0o700)
     path = centre / EXPERIMENT
     if given is None:
         path.write_text(default_experiment(sites, address), encoding="utf-8")
         (centre / COLUMNS).write_text(example.columns().to_json() + "\n", encoding="utf-8")
-        return Experiment.read(path)
+        return resolved(Experiment.read(path))
     values = given.values()
+    if "on_bad" not in given.training.model_fields_set:
+        values["training"].pop("on_bad", None)
     section = values.setdefault("federation", {})
     section["sites"], section["address"] = list(sites), address
     if given.federation.columns is not None:
@@ -124,7 +130,7 @@ def _write_experiment(
             shutil.copy(file, centre / file.name)
             table[field] = f"{file.name}:{table[field].rpartition(':')[2]}"
     path.write_text(tomli_w.dumps(values), encoding="utf-8")
-    return Experiment.read(path, trust=trust)
+    return resolved(Experiment.read(path, trust=trust))
 
 
 def _write_keys(folder: Path, flower: FlowerEnvironment, federation: Federation) -> None:

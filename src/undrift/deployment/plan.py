@@ -69,12 +69,26 @@ def resolved(experiment: Experiment) -> Experiment:
             value = getattr(values, name)
             left_out = f"{section}.{name} left out, since the centre has no data"
             require(not value, "A federation", left_out, value, "remove it")
+            swept = f"{section}.{name}" in experiment.sweep.paths
+            require(not swept, "A federation", left_out, "a sweep of it", "remove it")
     several = experiment.engine.processes
     require(several == 1, "A federation", "engine.processes = 1", several, "leave it out")
     for method in experiment.methods:
         expected = "methods with a server such as fedavg"
         require(issubclass(method.cls, Federated), "A federation", expected, method.cls.__name__)
-    return with_defaults(experiment)
+    return with_defaults(_dropping(experiment))
+
+
+def _dropping(experiment: Experiment) -> Experiment:
+    """Return the experiment with what a federation does with bad replies, or raise."""
+    training = experiment.training
+    said = training.on_bad if "on_bad" in training.model_fields_set else "drop"
+    expected = 'training.on_bad = "drop", since one bad site must not stop the others'
+    require(said == "drop", "A federation", expected, said, "remove it")
+    swept = "training.on_bad" in experiment.sweep.paths
+    require(not swept, "A federation", expected, "a sweep of it", "remove it")
+    changed = training.model_copy(update={"on_bad": "drop"})
+    return experiment.model_copy(update={"training": changed})
 
 
 def sample_form(experiment: Experiment) -> SampleForm:

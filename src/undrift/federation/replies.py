@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -115,11 +116,13 @@ def _fault(
     return ""
 
 
-def census_of(transport: SiteTransport, names: Sequence[str], experiment: str) -> list[SiteCensus]:
+def census_of(
+    transport: SiteTransport, names: Sequence[str], experiment: str, seconds: float = math.inf
+) -> list[SiteCensus]:
     """Return the censuses of these sites; raise one sentence if a site does not fit."""
     request = encode(SiteMessage(CensusRequest(experiment=experiment)))
     found: dict[str, SiteCensus] = {}
-    for name, data in transport.ask(dict.fromkeys(names, request)):
+    for name, data in transport.ask(dict.fromkeys(names, request), seconds=seconds):
         header = decode(data).header
         if isinstance(header, Refusal):
             raise UndriftError(header.reason)
