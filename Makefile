@@ -6,7 +6,9 @@ READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 FLOWER := $(CURDIR)/.venv-flower
 FLOWER_READY := $(FLOWER)/.ready
-FLOWER_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
+SYSTEM_PYTHON ?= /usr/bin/python3
+FLOWER_NEEDS := import sys, ensurepip; sys.exit(sys.version_info < (3, 11))
+FLOWER_PYTHON ?= $(shell $(SYSTEM_PYTHON) -c '$(FLOWER_NEEDS)' 2>/dev/null && echo $(SYSTEM_PYTHON) || echo $(PYTHON))
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= auto
 CODE := src tests examples benchmarks notebooks website
@@ -103,9 +105,9 @@ $(DEMO_READY): pyproject.toml constraints.txt
 	touch $(DEMO_READY)
 
 # Flower's requirements clash with others', so it has an environment of its own. What it runs at a site runs as another
-# user, who must be able to start the interpreter; that of the system is one that all can start.
+# user, who must be able to start the interpreter; that of the system is one that all can start, if it is new enough.
 $(FLOWER_READY): Makefile
-	$(FLOWER_PYTHON) -m venv $(FLOWER) || $(PYTHON) -m venv --clear $(FLOWER)
+	$(FLOWER_PYTHON) -m venv --clear $(FLOWER)
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check flwr==1.41.0
 	touch $(FLOWER_READY)
 

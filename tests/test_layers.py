@@ -68,7 +68,7 @@ ALLOWED = {
     "papers": "base config data optim report results runs undrift",
     "deployment": (
         "base config data federation models results runs tasks engine.base engine.processes "
-        "engine.settings"
+        "engine.settings undrift"
     ),
     "cli": (
         "base algorithms config data deployment fleet models papers report results runs testing "

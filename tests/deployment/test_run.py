@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import undrift as ud
 from tests.support.hospitals import NAMES, experiment, host, pooled, write_experiment
 from undrift.config.experiment import Experiment
 from undrift.deployment.plan import federated_jobs, resolved
-from undrift.deployment.run import run_federation
+from undrift.deployment.run import CENSUS, run_federation
 from undrift.deployment.site_process import SiteHost, site_clients
 from undrift.errors import UndriftError
 from undrift.federation.messages import (
@@ -40,11 +41,13 @@ class Hosts:
     def __init__(self, hosts: Mapping[str, Any], stop_after: int | None = None) -> None:
         self.hosts, self.lost = dict(hosts), set[str]()
         self._left = stop_after
+        self.limits: list[tuple[list[str], float]] = []  # of each question: whom, and for how long
 
     def sites(self) -> list[str]:
         return sorted(self.hosts)
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], *, seconds: float = inf) -> Iterator[Arrived]:
+        self.limits.append((sorted(requests), seconds))
         for name, data in requests.items():
             if self._left is not None:
                 self._left -= 1
@@ -133,7 +136,9 @@ def test_a_site_that_is_left_out_is_in_the_record_with_its_reason(tmp_path: Path
     transport = hosts(described, tmp_path)
     asked = transport.ask
 
-    def lose_after_the_census(requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def lose_after_the_census(
+        requests: Mapping[str, bytes], *, seconds: float = inf
+    ) -> Iterator[Arrived]:
         if not isinstance(decode(next(iter(requests.values()))).header, CensusRequest):
             transport.lost = {"south"}
         return asked(requests)
@@ -191,6 +196,28 @@ def test_a_site_whose_key_is_gone_leaves(resumed: bool, tmp_path: Path) -> None:
     assert result.trials[0].model_sha256 == run.model_sha256
 
 
+def test_newcomers_that_hang_hold_no_round(tmp_path: Path) -> None:
+    """One hangs and is asked once, for a short time; another takes part beside it."""
+    described = experiment(tmp_path, training={"rounds": 4, "participation": 1.0})
+    transport, observer = hosts(described, tmp_path), Notes()
+    late = {name: transport.hosts.pop(name) for name in ("south", "west")}
+
+    def connect() -> None:
+        transport.hosts.update(late)
+        transport.lost = {"south"}
+
+    observer.after[2] = connect
+    options = RunOptions(out=tmp_path / "out", observer=observer)
+    result = run_federation(described, "x", transport, options)
+    assert [record.clients for record in result.trials[0].records] == [1, 1, 2, 2]
+    assert [limit for names, limit in transport.limits if names == ["south"]] == [CENSUS]
+    assert {limit for names, limit in transport.limits if "south" not in names} == {inf, CENSUS}
+    refused = [note for note in observer.notes if "not admitted" in note]
+    assert len(refused) == 1
+    assert "got none of ['south']" in refused[0]
+    assert "west takes part from now on." in observer.notes
+
+
 def test_two_methods_have_states_of_their_own(tmp_path: Path) -> None:
     methods = [{"name": "scaffold", "lr": 0.1}, {"name": "fedavg", "lr": 0.1}]
     described = experiment(tmp_path, methods=methods)
@@ -226,11 +253,41 @@ def test_other_columns_are_another_experiment(tmp_path: Path) -> None:
     assert before.experiment.digest != after.experiment.digest
 
 
+def test_code_that_an_experiment_names_counts_without_its_folder(tmp_path: Path) -> None:
+    """The number is outside of the class, so only the file tells the two apart."""
+
+    def digest(folder: str, scale: float) -> str:
+        place = tmp_path / folder
+        path = write_experiment(place, model={"name": "mine.py:Net", "hidden": 3})
+        (place / "mine.py").write_text(
+            f"import torch, undrift\nSCALE = {scale}\n"
+            "class Net(torch.nn.Linear):\n"
+            "    def __init__(self, shape, classes, hidden):\n"
+            "        super().__init__(shape[0], classes)\n"
+            "    def forward(self, x):\n"
+            "        return SCALE * super().forward(x)\n"
+        )
+        (planned,) = federated_jobs(resolved(Experiment.read(path, trust=True)))
+        return planned.experiment.digest
+
+    assert digest("a", 1.0) == digest("b", 1.0)
+    assert digest("c", 2.0) != digest("a", 1.0)
+
+
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
         ({"federation": {"sites": []}}, "federation.sites"),
         ({"training": {"aggregation": "median"}}, "training.aggregation left out"),
+        ({"training": {"on_bad": "stop"}}, 'training.on_bad = "drop", since one bad site'),
+        (
+            {"sweep": {"grid": {"training.on_bad": ["drop"]}}},
+            'training.on_bad = "drop", .*a sweep of it',
+        ),
+        (
+            {"sweep": {"grid": {"training.aggregation": ["median"]}}},
+            "aggregation left out, .*sweep",
+        ),
         ({"evaluation": {"metrics": ["auroc"]}}, "evaluation.metrics left out"),
         ({"engine": {"processes": 2}}, "engine.processes = 1"),
         ({"methods": [{"name": "netfleet"}]}, "methods with a server"),
@@ -330,7 +387,7 @@ def test_a_quorum_is_a_share_or_a_number_of_those_drawn(
     transport = hosts(described, tmp_path)
     ask = transport.ask
 
-    def lose_one(requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def lose_one(requests: Mapping[str, bytes], *, seconds: float = inf) -> Iterator[Arrived]:
         drawn = isinstance(decode(next(iter(requests.values()))).header, ExchangeRequest)
         transport.lost = {min(requests)} if drawn else set()
         return ask(requests)

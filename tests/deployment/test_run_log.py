@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 import json
-import shlex
 import socket
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.flower import wait_for
 from tests.support.hospitals import NAMES, experiment, host
-from undrift.deployment.environment import FlowerEnvironment
+from undrift.deployment.environment import PROGRAMS, VERSION, FlowerEnvironment
 from undrift.deployment.folders import CentreFolder
 from undrift.deployment.run import run_federation
 from undrift.deployment.run_log import RunLog
-from undrift.deployment.serve import Registry, start_relay
+from undrift.deployment.serve import Registry, start_relay, superlink
 from undrift.deployment.supervise import SupervisedProgram, Supervisor
 from undrift.errors import DataError, UndriftError
 from undrift.federation import InProcess, Site
 from undrift.runs.options import RunOptions
 from undrift.runs.run_job import Observer
 
+CHECKED = ["FLWR_HOME", "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "HOME", "PATH"]
+NOTING = f"""#!{sys.executable}
+import json, os, sys
+with open(os.environ["HOME"] + "/calls", "a") as calls:
+    named = {{name: os.environ.get(name) for name in {CHECKED}}}
+    calls.write(json.dumps({{"words": sys.argv, **named}}) + "\\n")
+print(json.dumps({{"node-id": 7}}))
+"""
+
 
 @pytest.fixture
 def flower(tmp_path: Path) -> FlowerEnvironment:
-    """Return an environment whose `flwr` notes what it was called with."""
-    program = tmp_path / "flower" / "bin" / "flwr"
-    program.parent.mkdir(parents=True)
-    program.write_text(
-        f"#!{sys.executable}\n"
-        "import json, os, sys\n"
-        "with open(os.environ['HOME'] + '/calls', 'a') as calls:\n"
-        "    calls.write(json.dumps([os.environ['FLWR_HOME'], *sys.argv]) + '\\n')\n"
-        "print(json.dumps({'node-id': 7}))\n"
-    )
-    program.chmod(0o755)
-    return FlowerEnvironment(tmp_path / "flower")
+    """Return an environment whose programs note what they were called with."""
+    folder = tmp_path / "flo wer" / "bin"
+    folder.mkdir(parents=True)
+    for name in PROGRAMS:
+        program = folder / name
+        program.write_text(NOTING)
+        program.chmod(0o755)
+    return FlowerEnvironment(tmp_path / "flo wer")
 
 
 @pytest.fixture
@@ -77,10 +83,14 @@ def called(centre: CentreFolder) -> list[Any]:
     return [json.loads(each) for each in (centre.home / "calls").read_text().splitlines()]
 
 
-def repeated(said: list[str]) -> list[list[str]]:
-    """Return the words of the commands that were printed, with the variable in front of them."""
-    words = [shlex.split(text.partition("flwr: ")[2]) for text in said if text.startswith("flwr: ")]
-    return [[each[0].partition("FLWR_HOME=")[2], *each[1:]] for each in words]
+def repeat(said: list[str], centre: CentreFolder) -> list[Any]:
+    """Run what was printed, as a shell takes it, and return how it was called."""
+    (centre.home / "calls").unlink()
+    for text in said:
+        name, _, command = text.partition(": ")
+        if name in ("flwr", "superlink"):
+            subprocess.run(["sh", "-c", command], check=True)
+    return called(centre)
 
 
 def test_keys_are_accepted_and_revoked_by_commands_that_are_printed(
@@ -93,9 +103,10 @@ def test_keys_are_accepted_and_revoked_by_commands_that_are_printed(
         registry.update()
         (centre.path / "sites" / "north.pub").unlink()
         registry.update()
-    verbs = [each[2:4] for each in called(centre)]
+    calls = called(centre)
+    verbs = [each["words"][1:3] for each in calls]
     assert verbs == [["supernode", "register"], ["supernode", "unregister"]]
-    assert repeated(said) == called(centre)
+    assert repeat(said, centre) == calls
 
 
 def test_the_relay_is_started_by_a_command_that_is_printed(
@@ -103,8 +114,54 @@ def test_the_relay_is_started_by_a_command_that_is_printed(
 ) -> None:
     said: list[str] = []
     start_relay(centre, flower, tmp_path / "app", tmp_path / "a b.sock", said.append)
-    assert [each[2] for each in called(centre)] == ["run"]
-    assert repeated(said) == called(centre)
+    calls = called(centre)
+    assert [each["words"][1] for each in calls] == ["run"]
+    assert repeat(said, centre) == calls
+
+
+def test_the_superlink_is_started_by_a_command_that_is_printed(
+    centre: CentreFolder, flower: FlowerEnvironment
+) -> None:
+    said: list[str] = []
+    with Supervisor(centre.logs, said.append) as supervisor:
+        supervisor.start(superlink(centre, flower))
+        noted = centre.home / "calls"
+        wait_for(lambda: noted.exists() and noted.read_text(), "it does not start")
+    calls = called(centre)
+    assert calls[0]["FLWR_HOME"] == str(centre.home)
+    assert calls[0]["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert repeat(said, centre) == calls
+
+
+def test_an_environment_that_was_moved_is_said(
+    centre: CentreFolder, flower: FlowerEnvironment
+) -> None:
+    """Its programs name the interpreter where it was before."""
+    for name in PROGRAMS:
+        program = flower.folder / "bin" / name
+        program.write_text(f"#!{flower.folder}/gone/python\n")
+    said = r"programs that can be started, got No such file or directory for '.*flower-superlink'"
+    with (
+        pytest.raises(UndriftError, match=said),
+        Supervisor(centre.logs, lambda text: None) as supervisor,
+    ):
+        supervisor.start(superlink(centre, flower))
+    with pytest.raises(UndriftError, match="make their environment anew"):
+        flower.run("flwr", "run", home=centre.home)
+
+
+@pytest.mark.parametrize("missing", PROGRAMS)
+def test_an_environment_that_is_not_whole_is_refused(missing: str, tmp_path: Path) -> None:
+    """As pip leaves it when it is stopped."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("python", *PROGRAMS):
+        (folder / name).write_text(f"#!/bin/sh\necho {VERSION}\n")
+        (folder / name).chmod(0o755)
+    assert FlowerEnvironment.find(tmp_path).folder == tmp_path
+    (folder / missing).unlink()
+    with pytest.raises(UndriftError, match=f"got no {missing} in .*make it anew with `python3 -m"):
+        FlowerEnvironment.find(tmp_path)
 
 
 def test_a_run_writes_what_happens_into_its_log(

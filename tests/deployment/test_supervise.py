@@ -9,15 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from undrift.config.federation import Federation
-from undrift.deployment import serve, supervise
+from undrift.deployment import serve, supervise, supervised_run
 from undrift.deployment.accounts import Account, relay_account
 from undrift.deployment.environment import FlowerEnvironment
 from undrift.deployment.folders import CentreFolder
 from undrift.deployment.supervise import Hopeless, SupervisedProgram, Supervisor
+from undrift.deployment.supervised_run import supervise_run
 from undrift.errors import UndriftError
 from undrift.federation.sockets import listen
 
@@ -181,3 +183,100 @@ def test_one_key_of_two_sites_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sites" / "south.pub").write_text("ssh-rsa AAAA\n")
     with pytest.raises(ValueError, match="a public key as ssh-keygen"):
         CentreFolder(tmp_path).keys()
+
+
+RUN = """
+import os, signal, sys, time
+from pathlib import Path
+words, folder = sys.argv[1:], Path(sys.argv[1])
+with open(folder / "starts", "a") as starts:
+    starts.write(" ".join(words[1:]) + "\\n")
+plan = (folder / "plan").read_text().split()
+step = plan[min(len((folder / "starts").read_text().splitlines()), len(plan)) - 1]
+if step != "early":
+    (folder / "out").mkdir(exist_ok=True)
+    (folder / "out" / "experiment.toml").write_text("")
+if step in ("early", "late"):
+    os.kill(os.getpid(), signal.SIGKILL)
+if step == "waits":
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        sys.exit(130)
+sys.exit(int(step))
+"""
+
+
+def supervised(folder: Path, plan: str, first: list[str]) -> tuple[int, list[str], list[str]]:
+    """Return the code of a run, the options of its starts, and what was said."""
+    (folder / "plan").write_text(plan)
+    said: list[str] = []
+    command = [sys.executable, "-c", RUN, str(folder)]
+    code = supervise_run(command, first, folder / "out", folder / "logs", said.append)
+    return code, (folder / "starts").read_text().splitlines(), said
+
+
+@pytest.mark.parametrize(
+    ("plan", "code", "starts"),
+    [
+        ("0", 0, ["FIRST"]),
+        ("1", 1, ["FIRST"]),
+        ("late 0", 0, ["FIRST", "RESUME"]),
+        ("early late late 3", 3, ["FIRST", "FIRST", "RESUME", "RESUME"]),
+    ],
+)
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_run_that_is_killed_goes_on_and_an_error_is_left_to_the_operator(
+    plan: str, code: int, starts: list[str], stale: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A folder with results of an earlier run, which is to be replaced, is not gone on with."""
+    monkeypatch.setattr(supervise, "PAUSE", 0.01)
+    out = tmp_path / "out"
+    if stale:
+        out.mkdir()
+        (out / "experiment.toml").write_text("")
+    first = ["--out", str(out), "--force"]
+    named = {"FIRST": " ".join(first), "RESUME": f"--resume {out}"}
+    found = supervised(tmp_path, plan, first)
+    assert found[:2] == (code, [named[each] for each in starts])
+    again = [text for text in found[2] if "it is started again" in text]
+    assert len(again) == len(starts) - 1
+
+
+def test_newcomers_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "PAUSE", 0.01)
+    resume = ["--resume", str(tmp_path / "out")]
+    found = supervised(tmp_path, "early 0", [*resume, "--newcomer=north"])
+    assert found[1] == [" ".join([*resume, "--newcomer=north"]), " ".join(resume)]
+
+
+def test_a_run_that_is_killed_again_and_again_is_left_to_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "PAUSE", 0.01)
+    monkeypatch.setattr(supervise, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(supervised_run, "RESTARTS", 2)
+    with pytest.raises(UndriftError, match=r"got killed 3 times; .* go on with `--resume "):
+        supervised(tmp_path, "late", ["--out", str(tmp_path / "out")])
+    assert len((tmp_path / "starts").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_is_handed_on_to_the_run(number: int, code: int, tmp_path: Path) -> None:
+    """Ctrl-C reaches the supervisor alone, since what it starts has a session of its own."""
+    (tmp_path / "plan").write_text("waits")
+    program = f"""
+import sys
+from pathlib import Path
+from undrift.deployment.supervised_run import supervise_run
+folder = Path({str(tmp_path)!r})
+words = [sys.executable, "-c", {RUN!r}, str(folder)]
+sys.exit(supervise_run(words, ["--out", "x"], folder / "out", folder / "logs", print))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+    end = time.monotonic() + PATIENCE
+    while not (tmp_path / "out" / "experiment.toml").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == code

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def test_what_has_no_reply_is_asked_for_again_through_a_new_relay(
     assert relay.starts == 2
 
 
-def test_a_deadline_ends_the_asking(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("deadline", "seconds"), [(3.0, inf), (600.0, 3.0)])
+def test_a_deadline_ends_the_asking(deadline: float, seconds: float, tmp_path: Path) -> None:
     def silent(centre: socket.socket, order: dict[str, Any]) -> None:
         for _ in order["keys"]:
             receive_frame(centre)
@@ -96,8 +98,8 @@ def test_a_deadline_ends_the_asking(tmp_path: Path) -> None:
         errors = {"key of north": "Node Unavailable"}
         send_frame(centre, json.dumps({"key": None, "errors": errors}).encode())
 
-    transport = RelayTransport(lambda: KEYS, FakeRelay(silent).start, tmp_path, deadline=3.0)
-    assert list(transport.ask({"north": b"1"})) == []
+    transport = RelayTransport(lambda: KEYS, FakeRelay(silent).start, tmp_path, deadline=deadline)
+    assert list(transport.ask({"north": b"1"}, seconds=seconds)) == []
     transport.close()
     assert transport.errors == {"north": "Node Unavailable"}
 

@@ -84,7 +84,7 @@ class Tampered:
     def sites(self) -> list[str]:
         return self.inner.sites()
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], **limits: float) -> Iterator[Arrived]:
         for name, data in self.inner.ask(requests):
             request = decode(requests[name]).header
             if (
@@ -142,7 +142,7 @@ def test_a_quorum_that_is_none_is_refused(quorum: Any, tmp_path: Path) -> None:
 class LosesOne(InProcess):
     """Brings the uploads of all sites but the first that is asked."""
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], **limits: float) -> Iterator[Arrived]:
         exchange = isinstance(decode(next(iter(requests.values()))).header, ExchangeRequest)
         yield from list(super().ask(requests))[int(exchange) :]
 

@@ -41,7 +41,7 @@ class Listening(InProcess):
         super().__init__(*arguments)
         self.heard: list[bytes] = []
 
-    def ask(self, requests: Any) -> Any:
+    def ask(self, requests: Any, **limits: float) -> Any:
         for arrived in super().ask(requests):
             self.heard.append(arrived.data)
             yield arrived

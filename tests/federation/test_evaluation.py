@@ -28,7 +28,7 @@ class ChangedSums:
     def sites(self) -> list[str]:
         return self.inner.sites()
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], **limits: float) -> Iterator[Arrived]:
         for name, data in self.inner.ask(requests):
             header = decode(data).header
             if name == ODD and isinstance(header, EvaluationReply):

@@ -55,7 +55,7 @@ class KillingTransport(InProcess):
         super().__init__(inner)
         self.kill, self.t = kill, -1
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], **limits: float) -> Iterator[Arrived]:
         for name, data in requests.items():
             request = decode(data).header
             ours = isinstance(request, ExchangeRequest) and name == NAMES[1]

@@ -258,6 +258,14 @@ def test_a_site_that_is_too_slow_is_left_out(tmp_path: Path) -> None:
         thread.join()
 
 
+def test_a_question_may_have_less_time_than_the_deadline(tmp_path: Path) -> None:
+    (tmp_path / "a.sock").touch()  # Nobody listens, so that the site is waited for.
+    transport = SocketTransport(tmp_path, deadline=PATIENCE)
+    begin = time.monotonic()
+    assert list(transport.ask({"a": b""}, seconds=0.3)) == []
+    assert time.monotonic() - begin < PATIENCE / 10
+
+
 def test_the_socket_is_its_owners_alone(tmp_path: Path) -> None:
     described = experiment(ud.FedAvg(lr=0.1))
     site = Site(described, own(0), tmp_path / "state", name=NAMES[0])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 import undrift as ud
 from tests.support.federation import NAMES, experiment, own
@@ -29,11 +30,13 @@ from undrift.federation.messages import (
     ColumnsTaken,
     ExchangeReply,
     ExchangeRequest,
+    LostState,
     Refusal,
     SiteMessage,
     decode,
     encode,
 )
+from undrift.federation.replies import lost
 from undrift.federation.transport import answer
 from undrift.models.layout import Layout
 
@@ -161,8 +164,35 @@ def test_no_request_removes_a_state_that_may_be_asked_for(
     assert isinstance(reply, Refusal)
     assert "needs to keep the version that it starts from" in reply.reason
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    good = decode(answer(site, exchange(site, t=1, base=1, keep=1))).header
-    assert isinstance(good, ExchangeReply)
+    again = exchange(site, t=1, base=1, keep=1, token=first.token)
+    assert isinstance(decode(answer(site, again)).header, ExchangeReply)
+
+
+@pytest.mark.parametrize("token", ["", "0" * 16])
+def test_a_version_of_another_attempt_is_not_the_one_that_was_counted(
+    token: str, tmp_path: Path
+) -> None:
+    site = Site(experiment(ud.Scaffold(lr=0.1)), own(0), tmp_path, name=NAMES[0])
+    answer(site, exchange(site, t=0, base=-1, keep=-1))
+    header = decode(answer(site, exchange(site, t=1, base=1, keep=1, token=token))).header
+    assert isinstance(header, LostState)
+    assert (header.base, header.held) == (1, [1])
+    assert "got another one on its disk" in str(lost("north", header))
+
+
+@pytest.mark.parametrize("token", ["../../etc", "0" * 15, "0" * 16 + "\n", "0" * 15 + "G"])
+def test_a_token_is_no_path(token: str) -> None:
+    with pytest.raises(ValidationError, match="token"):
+        ExchangeReply(
+            client=0,
+            t=0,
+            stage="upload",
+            attempt=0,
+            gradients=1,
+            samples=1,
+            seconds=0.1,
+            token=token,
+        )
 
 
 def test_an_error_of_the_data_is_for_the_sites_log_alone(

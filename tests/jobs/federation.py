@@ -67,7 +67,7 @@ class AskingTwice(SocketTransport):
 
     site = ""
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], **limits: float) -> Iterator[Arrived]:
         yield from super().ask(requests)
         again = {name: data for name, data in requests.items() if name == self.site}
         if any(isinstance(decode(data).header, ExchangeRequest) for data in again.values()):

@@ -3,11 +3,10 @@
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +17,6 @@ from undrift.cli.shared import signals_as_codes
 
 if TYPE_CHECKING:
     from undrift.deployment.environment import FlowerEnvironment
-    from undrift.deployment.folders import CentreFolder
-    from undrift.deployment.transport import RelayTransport
 
 federation_app = typer.Typer(
     cls=CommandGroup,
@@ -53,15 +50,18 @@ def init(
         Path | None, typer.Option(help="Your own experiment; without it an example.")
     ] = None,
     flower: FlowerOption = None,
+    trust: TrustFlag = False,
 ) -> None:
-    """Write an experiment, certificates, keys and a README with the commands.
+    """Write an experiment, certificates, keys and READMEs with the commands.
 
-    Without --experiment there are also generated tables of three hospitals.
+    Without --experiment there are also generated tables of three hospitals. Files of code that the
+    experiment names are copied for each site.
     """
     from undrift.deployment.init import init as write
 
     names = [name.strip() for name in (sites or "").split(",") if name.strip()]
-    readme = write(folder, _flower(flower), names, address, experiment=experiment)
+    environment = _flower(flower)
+    readme = write(folder, environment, names, address, experiment=experiment, trust=trust)
     print(readme.read_text(encoding="utf-8"))
 
 
@@ -116,7 +116,8 @@ def site(
         typer.Option(help="Time for local steps, instead: the site chooses them by it."),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="Who holds data and state; the owner of the table.")
+        str | None,
+        typer.Option(help="Who holds data and state; the owner of the table or the code."),
     ] = None,
     relay_user: Annotated[
         str, typer.Option(help="Who runs what Flower brings, if you are root.")
@@ -186,64 +187,48 @@ def run(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     track: TrackOption = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Do not start the run again where it is killed.")
+    ] = False,
     flower: FlowerOption = None,
     trust: TrustFlag = False,
 ) -> None:
-    """Run the experiment of a centre with its sites; `serve` and the sites must run."""
-    from undrift.cli.progress import ProgressBar
-    from undrift.config.experiment import Experiment
-    from undrift.deployment.folders import CentreFolder
-    from undrift.deployment.plan import resolved
-    from undrift.deployment.run import run_federation
-    from undrift.deployment.run_log import RunLog
-    from undrift.report.terminal import print_results
-    from undrift.runs.folder import read_experiment
-    from undrift.runs.options import RunOptions
-    from undrift.runs.spelling import FLAGS, Spelling
+    """Run the experiment of a centre with its sites; `serve` and the sites must run.
 
+    The run is supervised: one that is killed is started again and goes on.
+    """
     both = out is None or resume is None
     require(both, "--resume", "no --out, it goes on in its folder", str(out))
     require(resume is not None or not newcomer, "--newcomer", "--resume beside it", newcomer)
-    centre = CentreFolder.opened(folder)
-    if resume is None:
-        experiment = Experiment.read(centre.experiment, trust=trust)
-    else:
-        experiment = read_experiment(resume, FLAGS, trust)
-    experiment = resolved(experiment)
-    command = f"undrift federation run {folder} --resume {resume or out or 'FOLDER'}"
-    bar = ProgressBar(quiet=quiet)
-    with (
-        signals_as_codes(),
-        bar,
-        RunLog(centre.logs, bar, quiet=quiet) as log,
-        tempfile.TemporaryDirectory(prefix="undrift-", dir="/tmp") as place,
-        _relay(centre, _flower(flower), experiment, Path(place), log.say) as transport,
-    ):
-        if resume is None:
-            log.say(f"Waiting for the SuperLink, {', '.join(experiment.federation.sites)}.")
-            transport.wait(list(experiment.federation.sites))
-        options = RunOptions(
-            out=out,
-            resume=resume,
+    from undrift.cli.federation_run import free_folder, run_once, supervise
+
+    if once:
+        run_once(
+            folder,
+            out,
+            resume,
+            newcomer or (),
             force=force,
+            as_json=as_json,
+            quiet=quiet,
             track=track or (),
-            arguments=sys.argv[1:],
-            spelling=Spelling(flags=True, command=command),
-            observer=log,
+            flower=flower,
+            trust=trust,
         )
-        result = run_federation(
-            experiment,
-            "federation",
-            transport,
-            options,
-            newcomers=newcomer or (),
-            admitted=transport.admitted,
-        )
-    if result.trials and result.experiment is not None:
-        comparison = result.comparison()
-        print_results(result.trials, experiment, result.folder, comparison, as_json=as_json)
-    if result.stopped:
-        raise typer.Exit(128 + result.stopped)
+        return
+    place = resume or out or free_folder()
+    first = ["--out", str(place), *(["--force"] if force else [])]
+    if resume is not None:
+        first = ["--resume", *first[1:], *(f"--newcomer={name}" for name in newcomer or ())]
+    command = [
+        *(sys.executable, "-m", "undrift", "federation", "run", str(folder), "--once"),
+        *(["--json"] if as_json else []),
+        *(["--quiet"] if quiet else []),
+        *(f"--track={name}" for name in track or ()),
+        *([] if flower is None else ["--flower", str(flower)]),
+        *(["--trust"] if trust else []),
+    ]
+    supervise(folder, command, first, place, quiet=quiet)
 
 
 @federation_app.command("demo", cls=Command)
@@ -280,34 +265,6 @@ def demo(
             supervisor.start(SupervisedProgram(name, [*undrift, "site", *files, *place], variables))
         run(folder / "centre", out=out, force=force, flower=environment.folder)
     print(f"Page: {read(out).report()}")
-
-
-@contextmanager
-def _relay(
-    centre: "CentreFolder",
-    flower: "FlowerEnvironment",
-    experiment: Any,
-    place: Path,
-    say: Callable[[str], None],
-) -> Iterator["RelayTransport"]:
-    """Give the transport of a run, and let its relay end."""
-    from undrift.config.federation import DEADLINE, PATIENCE
-    from undrift.deployment.serve import start_relay, write_app
-    from undrift.deployment.transport import RelayTransport
-
-    federation = experiment.federation
-    app = write_app(place)
-    transport = RelayTransport(
-        centre.keys,
-        lambda path: start_relay(centre, flower, app, path, say),
-        place,
-        deadline=federation.deadline or DEADLINE,
-        patience=federation.patience or PATIENCE,
-    )
-    try:
-        yield transport
-    finally:
-        transport.close()
 
 
 @contextmanager

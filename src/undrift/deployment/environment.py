@@ -13,12 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from undrift.deployment.supervise import printed, unstartable
 from undrift.errors import UndriftError
 
 VERSION = "1.41.0"
 VARIABLE = "UNDRIFT_FLOWER"
 DEFAULT = Path(".venv-flower")
-RECIPE = f"python3 -m venv {DEFAULT} && {DEFAULT}/bin/pip install flwr=={VERSION}"
+PROGRAMS = "flwr", "flower-superlink", "flower-supernode"
+
+
+def recipe(folder: Path | str = DEFAULT, python: str = "python3") -> str:
+    """Return the command that makes an environment for Flower, which needs Python 3.11 or later."""
+    return f"{python} -m venv {folder} && {folder}/bin/pip install flwr=={VERSION}"
+
+
+RECIPE = recipe()
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,13 @@ class FlowerEnvironment:
     """Names the folder of a virtual environment that has Flower."""
 
     folder: Path
+
+    @property
+    def option(self) -> str:
+        """Return the option by which commands find it, empty where they look for it anyway."""
+        if self.folder == DEFAULT.absolute():
+            return ""
+        return f" --flower {shlex.quote(str(self.folder))}"
 
     @classmethod
     def find(cls, folder: Path | None = None) -> FlowerEnvironment:
@@ -45,6 +61,12 @@ class FlowerEnvironment:
             raise UndriftError(
                 f"A federation needs Flower {VERSION}, got {got} in {str(named)!r}; install it "
                 f"with `{named}/bin/pip install flwr=={VERSION}`."
+            )
+        missing = [name for name in PROGRAMS if not (named / "bin" / name).is_file()]
+        if missing:
+            raise UndriftError(
+                f"A federation needs the programs of Flower, got no {', '.join(missing)} in "
+                f"{str(named)!r}; remove it, and make it anew with `{recipe(named)}`."
             )
         return cls(named.absolute())
 
@@ -79,7 +101,7 @@ class FlowerEnvironment:
         `say` gets the command as an operator can repeat it.
         """
         command = [self.program(str(arguments[0])), *map(str, arguments[1:])]
-        say(f"{arguments[0]}: FLWR_HOME={shlex.quote(str(home))} {shlex.join(command)}")
+        say(f"{arguments[0]}: {printed(command, self.variables(home))}")
         try:
             done = subprocess.run(
                 command,
@@ -91,6 +113,8 @@ class FlowerEnvironment:
             )
         except subprocess.TimeoutExpired:
             raise UndriftError(f"{arguments[0]} did not end within {timeout:g} s.") from None
+        except OSError as error:
+            raise unstartable(command[0], error) from error
         if done.returncode:
             lines = (done.stderr + done.stdout).strip().splitlines() or ["no message"]
             raise UndriftError(f"{arguments[0]} {arguments[1]} failed: {lines[-1]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from undrift.runs.jobs import Job, jobs
 from undrift.runs.load import declared_columns
 from undrift.tasks import TaskKind, named_loss, task_kind
 from undrift.untrusted import LONGEST_TOML
+from undrift.usercode.names import digests as code_digests
 
 # What needs the data at one place, or what sites do not have.
 _REFUSED = {
@@ -67,12 +69,26 @@ def resolved(experiment: Experiment) -> Experiment:
             value = getattr(values, name)
             left_out = f"{section}.{name} left out, since the centre has no data"
             require(not value, "A federation", left_out, value, "remove it")
+            swept = f"{section}.{name}" in experiment.sweep.paths
+            require(not swept, "A federation", left_out, "a sweep of it", "remove it")
     several = experiment.engine.processes
     require(several == 1, "A federation", "engine.processes = 1", several, "leave it out")
     for method in experiment.methods:
         expected = "methods with a server such as fedavg"
         require(issubclass(method.cls, Federated), "A federation", expected, method.cls.__name__)
-    return with_defaults(experiment)
+    return with_defaults(_dropping(experiment))
+
+
+def _dropping(experiment: Experiment) -> Experiment:
+    """Return the experiment with what a federation does with bad replies, or raise."""
+    training = experiment.training
+    said = training.on_bad if "on_bad" in training.model_fields_set else "drop"
+    expected = 'training.on_bad = "drop", since one bad site must not stop the others'
+    require(said == "drop", "A federation", expected, said, "remove it")
+    swept = "training.on_bad" in experiment.sweep.paths
+    require(not swept, "A federation", expected, "a sweep of it", "remove it")
+    changed = training.model_copy(update={"on_bad": "drop"})
+    return experiment.model_copy(update={"training": changed})
 
 
 def sample_form(experiment: Experiment) -> SampleForm:
@@ -136,6 +152,7 @@ def _federated(job: Job, form: SampleForm) -> FederatedExperiment:
         clip=training.clip or None,
         evaluate_every=experiment.evaluation.every or 1,
         columns="" if form.preprocessing is None else form.preprocessing.to_json(),
+        code=_code(experiment),
         run=job.name,
     )
 
@@ -145,6 +162,12 @@ def _model(experiment: Experiment, form: SampleForm, seed: int) -> torch.nn.Modu
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return models.build(name, shape=form.shape, classes=form.outputs, **options)
+
+
+def _code(experiment: Experiment) -> str:
+    """Return the hash of each file of code that makes method, model or loss, without its folder."""
+    files = code_digests([name for name in experiment.code if name != experiment.data.name])
+    return ", ".join(sorted(f"{Path(place).name} {digest}" for place, digest in files.items()))
 
 
 def digests(planned: Sequence[FederatedJob]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -41,6 +42,7 @@ from undrift.runs.run_job import Begun, Recorder, new_trial
 from undrift.runs.saved_model import saved_metadata
 from undrift.usercode.names import digests as code_digests
 
+CENSUS, AGAIN = 60.0, 600.0  # seconds that a newcomer may take, and until it is asked again
 EXECUTION = ExecutionRecord(
     mode="loop", channels_last=False, kernels=False, why="each site computes with its own data"
 )
@@ -142,8 +144,10 @@ class _FederatedTrial:
             resume=resume,
         )
         self._admitted = changes.admitted
+        self._asked_again: dict[str, float] = {}  # when a newcomer that has failed is asked again
         for name in changes.newcomers if resume else ():
             self._centre.renew(name)
+            self._centre.save()  # A start after a kill must not renew it again.
         trial = new_trial(planned.job)
         members = self._centre.ledger.members
         self._facts: dict[str, Any] = {
@@ -199,13 +203,19 @@ class _FederatedTrial:
     def _admit(self) -> None:
         """Let sites that have connected since take part from the next round on."""
         if self._centre.round < self._centre.rounds:
-            try:
-                new = self._centre.enrol()
-            except UndriftError as error:
-                self._observer.note(self._job, f"A site is not admitted: {error}")
-                return
-            for name in new:
-                self._observer.note(self._job, f"{name} takes part from now on.")
+            for name in self._centre.newcomers():
+                if time.monotonic() >= self._asked_again.get(name, 0.0):
+                    self._admit_one(name)
+
+    def _admit_one(self, name: str) -> None:
+        """Enrol a newcomer; one that hangs, or is refused, must not hold every round."""
+        try:
+            self._centre.enrol([name], seconds=CENSUS)
+            self._observer.note(self._job, f"{name} takes part from now on.")
+        except UndriftError as error:
+            self._asked_again[name] = time.monotonic() + AGAIN
+            text = f"A site is not admitted: {error} It is asked again in {AGAIN:g} s."
+            self._observer.note(self._job, text)
 
     def _end(self, status: Status, reason: str = "") -> Trial:
         centre, facts = self._centre, dict(self._facts)

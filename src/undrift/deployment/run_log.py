@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import datetime
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from undrift.deployment.lines import RUN_LOG, LogLines
 from undrift.errors import first_line
 from undrift.results.record import Record
 from undrift.results.trial import Trial
 from undrift.runs.jobs import Job
 from undrift.runs.run_job import Begun, Observer
 
-RUN_LOG = "run.log"
-
 
 class RunLog(Observer):
     """Writes what an observer hears into a file as well, and how a run ends."""
 
     def __init__(self, folder: Path, shown: Observer, *, quiet: bool = False) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path, self._shown, self._quiet = folder / RUN_LOG, shown, quiet
-        self._file = self.path.open("a", encoding="utf-8")
+        self._lines, self._shown = LogLines(folder / RUN_LOG, quiet=quiet), shown
+        self.say, self._write = self._lines.say, self._lines.write
 
     def __enter__(self) -> RunLog:
         return self
@@ -36,19 +32,7 @@ class RunLog(Observer):
     ) -> None:
         if isinstance(error, Exception):
             self._write(f"error: {first_line(error)}.")
-        self._file.close()
-
-    def say(self, text: str) -> None:
-        """Write a line, and show it unless the run is to be quiet."""
-        self._write(text)
-        if not self._quiet:
-            print(text, file=sys.stderr, flush=True)
-
-    def _write(self, text: str) -> None:
-        """Write a line with the time."""
-        now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        self._file.write(f"{now} {text}\n")
-        self._file.flush()
+        self._lines.close()
 
     def plan(self, planned: Sequence[Job], rounds: int) -> None:
         self._write(f"{len(planned)} trials, {rounds} rounds")

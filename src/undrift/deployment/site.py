@@ -18,6 +18,7 @@ from undrift.deployment.folders import free_port
 from undrift.deployment.supervise import Hopeless, SupervisedProgram, Supervisor
 from undrift.errors import UndriftError
 from undrift.federation.site import require_own_work
+from undrift.usercode.names import is_code, place_of
 
 ERROR = "A site could not start: "  # what the site process writes before its reason
 PACKAGES = Path(__file__).parents[2]  # where this package is imported from
@@ -53,7 +54,7 @@ class SiteSettings:
     address: str
     state: Path
     logs: Path
-    user: str | None = None  # who holds data and state; None: the owner of the table
+    user: str | None = None  # who holds data and state; None: the owner of the table or the code
     relay_user: str | None = "nobody"  # None: the same user, who can read the data then
     steps: int | None = None  # that the site chooses itself
     seconds: float | None = None  # that its local steps may take
@@ -93,7 +94,7 @@ def _accounts(
     settings: SiteSettings, flower: FlowerEnvironment, say: Callable[[str], None]
 ) -> tuple[Account | None, Account | None]:
     """Return who holds the data and who runs what Flower brings; None for the caller's own user."""
-    table = Path(settings.data)
+    data, tabular = settings.data, is_table(settings.data)
     if settings.relay_user is None or os.geteuid() != 0:
         why = "" if os.geteuid() == 0 else " Only root can start programs as other users."
         say(f"What Flower runs at this site could read its data and its state.{why}")
@@ -101,8 +102,15 @@ def _accounts(
     if settings.user is not None:
         holder = Account.named(settings.user)
     else:
-        holder = Account.of(table.stat().st_uid if table.is_file() else os.geteuid())
-    relay = relay_account(settings.relay_user, holder, table)
+        file = Path(place_of(data) if is_code(data) else data)
+        holder = Account.of(file.stat().st_uid if file.is_file() else os.geteuid())
+    relay = relay_account(settings.relay_user, holder, Path(data) if tabular else None)
+    if not tabular:
+        say(
+            f"{data} is no table, so whether the user {relay.name}, who runs what Flower brings, "
+            f"can read what it reads is not checked: close it by `chmod 600`. It is run by the "
+            f"user {holder.name}; --user names another."
+        )
     python = flower.program("python")
     if not relay.can_run(python):
         raise UndriftError(
@@ -173,14 +181,20 @@ def check_site(settings: SiteSettings, experiment: Experiment) -> None:
     """Raise before anything is started if a site's files do not fit."""
     for what, path in (("key", settings.key), ("ca", settings.authority)):
         if not path.is_file():
-            raise UndriftError(f"--{what} needs a file that is there, got {str(path)!r}.")
+            raise UndriftError(
+                f"--{what} needs a file that is there, got {str(path)!r}; `undrift federation "
+                "init` writes it into the site's folder."
+            )
     if settings.key.stat().st_mode & 0o077:
         raise UndriftError(
             f"--key needs a file that only its owner can read, got {str(settings.key)!r}; say "
             f"`chmod 600 {settings.key}`."
         )
     if is_table(settings.data) and not Path(settings.data).is_file():
-        raise UndriftError(f"--data needs a table that is there, got {settings.data!r}.")
+        raise UndriftError(
+            f"--data needs a table that is there, got {settings.data!r}; name the file that has "
+            "this site's rows."
+        )
     require_own_work(settings.steps, settings.seconds)
     if settings.name not in experiment.federation.sites:
         raise UndriftError(

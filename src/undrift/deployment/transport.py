@@ -7,6 +7,7 @@ or relay were killed, it is started again and what has no reply yet is asked for
 from __future__ import annotations
 
 import json
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -80,9 +81,9 @@ class RelayTransport:
                 )
             time.sleep(PAUSE)
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], *, seconds: float = math.inf) -> Iterator[Arrived]:
         """Yield the replies as they come."""
-        end = time.monotonic() + self._deadline
+        end = time.monotonic() + min(self._deadline, seconds)
         keys = self._current_keys()
         names = {key: name for name, key in keys.items()}
         left = {keys[name]: data for name, data in requests.items() if name in keys}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from undrift.federation.checkpoints import CentreCheckpoints, CentreState
 from undrift.federation.evaluation import SiteEvaluation, SiteScore, evaluate
 from undrift.federation.experiment import FederatedExperiment
 from undrift.federation.members import Ledger
+from undrift.federation.messages import StateName
 from undrift.federation.replies import census_of
 from undrift.federation.round import Outcome, RoundCost, RoundSetting, run_round
 from undrift.federation.transport import SiteTransport
@@ -92,18 +93,22 @@ class Centre(Iterator[Record]):
         """Return the hash of the model's parameters."""
         return sha256(self.x)
 
-    def enrol(self) -> list[str]:
+    def newcomers(self) -> list[str]:
+        """Return the names of connected sites that take no part yet."""
+        connected = self._transport.sites()
+        return [name for name in connected if self.ledger.number(name, self.round) is None]
+
+    def enrol(self, names: Sequence[str] | None = None, *, seconds: float = math.inf) -> list[str]:
         """Return the names of sites that have newly connected, after asking for their census.
 
         They take part from the next round on. With a method that keeps a mean of duals over all
-        clients a newcomer starts with a zero dual.
+        clients a newcomer starts with a zero dual. `names` are the newcomers that are asked, all by
+        default, and `seconds` how long they may take, if not as long as the transport lets them.
         """
-        names = [
-            name for name in self._transport.sites() if self.ledger.number(name, self.round) is None
-        ]
+        names = self.newcomers() if names is None else names
         if not names:
             return []
-        censuses = census_of(self._transport, names, self.experiment.digest)
+        censuses = census_of(self._transport, names, self.experiment.digest, seconds)
         self.ledger = self.ledger.joined(censuses, self.round)
         laws.parse(self.experiment.participation).check(len(self.ledger), self.rounds)
         return [census.site for census in censuses]
@@ -227,8 +232,8 @@ class Centre(Iterator[Record]):
         self.left_out = dict(outcome.left_out)
         return outcome
 
-    def _keep(self) -> Mapping[int, int]:
-        """Return the oldest version of each client's state that may still be asked for."""
+    def _keep(self) -> Mapping[int, StateName]:
+        """Return the oldest state of each client that may still be asked for."""
         if self._checkpoints is None:
             return self.ledger.counted
         return self._checkpoints.oldest

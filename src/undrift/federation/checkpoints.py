@@ -15,6 +15,7 @@ from torch import Tensor
 from undrift.aggregation.validation import sizes_of
 from undrift.errors import CheckpointError
 from undrift.federation.members import Ledger
+from undrift.federation.messages import StateName
 from undrift.federation.sealed import read_sealed, write_sealed
 from undrift.results.record import Record, Totals
 
@@ -40,7 +41,7 @@ class CentreCheckpoints:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.oldest: Mapping[int, int] = {}  # versions that the oldest kept checkpoint asks for
+        self.oldest: Mapping[int, StateName] = {}  # states that the oldest checkpoint asks for
         self._ledgers: dict[int, Ledger] = {}
 
     def require_empty(self) -> None:

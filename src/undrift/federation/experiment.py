@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from undrift.check import is_whole, require, require_nonnegative, require_positi
 from undrift.core import Federated
 from undrift.data.work import Deadline, Work
 from undrift.engine import participation as laws
+from undrift.federation.identity import digest_of, frozen_modes, without_addresses
 from undrift.gradients.losses import plain_loss
 from undrift.models.layout import Layout
 from undrift.optim.schedules import resolve, scheduled
@@ -27,7 +27,8 @@ class FederatedExperiment:
 
     The fields are arguments of `simulate`. `model` says what the model is; its parameters at the
     centre are the first model, those at a site are not used. `columns` says what samples mean where
-    they are rows of tables, and `run` tells the runs of one file apart.
+    they are rows of tables, `code` has the hashes of the files of code that the experiment names,
+    and `run` tells the runs of one file apart.
     """
 
     algorithm: Federated[Any, Any, Any, Any]
@@ -43,6 +44,7 @@ class FederatedExperiment:
     clip: float | None = None
     evaluate_every: int = 1
     columns: str = ""
+    code: str = ""
     run: str = ""
 
     def __post_init__(self) -> None:
@@ -72,24 +74,32 @@ class FederatedExperiment:
         """Return by name what centre and sites must have in common."""
         layout = Layout.of(self.model)
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
-        named = {"columns": self.columns, "run": self.run}
+        loss = plain_loss(self.loss)
+        computed = {
+            "method": self.algorithm,
+            "model": [self.model, frozen_modes(self.model)],
+            "loss": loss,
+            "work": self.work,
+        }
+        named = {"columns": self.columns, "code": self.code, "run": self.run}
         return {
             **{name: text for name, text in named.items() if text},
             "method": repr(self.algorithm),
             "model": f"{type(self.model).__name__} {shapes} {layout.dtype}",
-            "loss": _name(plain_loss(self.loss)),
+            "loss": _name(loss),
             "work": repr(self.work),
             "batch_size": repr(self.batch_size),
             "seed": repr(self.seed),
             "weight_decay": repr(self.weight_decay),
             "clip": repr(self.clip),
+            "digests": ", ".join(f"{name} {digest_of(what)}" for name, what in computed.items()),
         }
 
     @cached_property
     def digest(self) -> str:
         """Return a hash of what centre and sites must have in common."""
         text = "\n".join(f"{name}: {value}" for name, value in self.facts.items())
-        return hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", text).encode()).hexdigest()[:32]
+        return hashlib.sha256(without_addresses(text).encode()).hexdigest()[:32]
 
 
 def _name(loss: Any) -> str:

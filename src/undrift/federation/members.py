@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from undrift.data.availability import Availability, Spans
 from undrift.errors import UndriftError
-from undrift.federation.messages import NO_VERSION, SiteCensus
+from undrift.federation.messages import SiteCensus, StateName
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,13 @@ class Member:
 class Ledger:
     """Holds what the server's model has seen: members, counted states and announced steps.
 
-    It is part of the centre's checkpoint. `counted` has the version of each client's state after
-    the last exchange that was counted, 2 t for an answer and 2 t + 1 for an upload in round t.
+    It is part of the centre's checkpoint. `counted` has the name of each client's state after the
+    last exchange that was counted; its version is 2 t for an answer and 2 t + 1 for an upload in
+    round t.
     """
 
     members: tuple[Member, ...] = ()
-    counted: Mapping[int, int] = field(default_factory=dict)
+    counted: Mapping[int, StateName] = field(default_factory=dict)
     steps: Mapping[int, int] = field(default_factory=dict)  # K_i that sites choose themselves
 
     def __len__(self) -> int:
@@ -51,10 +52,6 @@ class Ledger:
         """Return who is present in which round, None where everybody always is."""
         spans = [(member.joined, member.left) for member in self.members]
         return None if set(spans) == {(0, None)} else Spans(spans)
-
-    def version(self, client: int) -> int:
-        """Return the version of a client's state that belongs to the server's model."""
-        return self.counted.get(client, NO_VERSION)
 
     def present(self, t: int) -> list[int]:
         """Return the clients that may take part in round t."""
@@ -104,7 +101,7 @@ class Ledger:
         """Return the ledger as JSON takes it."""
         return {
             "members": [asdict(member) for member in self.members],
-            "counted": sorted(self.counted.items()),
+            "counted": [[client, *name] for client, name in sorted(self.counted.items())],
             "steps": sorted(self.steps.items()),
         }
 
@@ -112,4 +109,5 @@ class Ledger:
     def from_dict(cls, fields: Mapping[str, Any]) -> Ledger:
         """Return the ledger that `to_dict` made."""
         members = tuple(Member(**member) for member in fields["members"])
-        return cls(members, dict(map(tuple, fields["counted"])), dict(map(tuple, fields["steps"])))
+        counted = {client: StateName(*name) for client, *name in fields["counted"]}
+        return cls(members, counted, dict(map(tuple, fields["steps"])))

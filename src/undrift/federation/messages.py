@@ -26,6 +26,17 @@ MAGIC = "undrift-federation-1"
 Stage = Literal["answer", "upload"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Token = Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")]
+
+
+class StateName(NamedTuple):
+    """Names a client's state; attempts at one exchange write states of one version.
+
+    The site draws the token when it writes the state, and the reply that counts brings it.
+    """
+
+    version: int = NO_VERSION
+    token: str = ""
 
 
 class Header(BaseModel):
@@ -70,6 +81,7 @@ class ExchangeRequest(Header):
     stage: Stage
     attempt: Count
     base: Annotated[int, Field(ge=NO_VERSION)]  # version of the state to start from
+    token: Token = ""  # of the state to start from
     keep: Annotated[int, Field(ge=NO_VERSION)]  # the oldest version that may still be asked for
     steps: Annotated[int, Field(ge=1, le=2**31)]
     mean_count: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -92,6 +104,7 @@ class ExchangeReply(Header):
     gradients: Count
     samples: Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    token: Token = ""  # of the state that the site has written
     next_steps: Annotated[int, Field(ge=1, le=2**31)] | None = None
 
 
@@ -101,7 +114,8 @@ class LostState(Header):
     kind: Literal["lost-state"] = "lost-state"
     client: Count
     base: int
-    held: list[int]
+    token: Token = ""
+    held: list[int]  # versions on its disk
 
 
 class EvaluationRequest(Header):

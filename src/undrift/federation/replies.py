@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from undrift.federation.messages import (
     SiteCensus,
     SiteMessage,
     Stage,
+    StateName,
     decode,
     encode,
 )
@@ -40,12 +42,17 @@ class Reply(NamedTuple, Generic[H]):
 class Replies:
     """Reads what arrives from the named clients.
 
-    `left_out` has the reason for each client that fails, `repeated` those of which more came than
-    what counts.
+    `bases` are the states that they were asked to start from. `left_out` has the reason for each
+    client that fails, `repeated` those of which more came than what counts.
     """
 
-    def __init__(self, arrived: Iterable[Arrived], clients: Mapping[str, int]) -> None:
-        self._arrived, self._clients = arrived, clients
+    def __init__(
+        self,
+        arrived: Iterable[Arrived],
+        clients: Mapping[str, int],
+        bases: Mapping[str, StateName] | None = None,
+    ) -> None:
+        self._arrived, self._clients, self._bases = arrived, clients, bases or {}
         self.left_out: dict[str, str] = {}
         self.repeated: dict[str, str] = {}
 
@@ -63,8 +70,12 @@ class Replies:
             except MessageError as error:
                 self.left_out[name] = str(error)
                 continue
-            if isinstance(header, LostState):
-                raise lost(name, header)
+            if (
+                isinstance(header, LostState)
+                and header.client == self._clients[name]
+                and (header.base, header.token) == self._bases.get(name)
+            ):
+                raise lost(name, header)  # A late one speaks of another state.
             if isinstance(header, Refusal):
                 self.left_out[name] = header.reason
             elif not isinstance(header, kind):
@@ -105,11 +116,13 @@ def _fault(
     return ""
 
 
-def census_of(transport: SiteTransport, names: Sequence[str], experiment: str) -> list[SiteCensus]:
+def census_of(
+    transport: SiteTransport, names: Sequence[str], experiment: str, seconds: float = math.inf
+) -> list[SiteCensus]:
     """Return the censuses of these sites; raise one sentence if a site does not fit."""
     request = encode(SiteMessage(CensusRequest(experiment=experiment)))
     found: dict[str, SiteCensus] = {}
-    for name, data in transport.ask(dict.fromkeys(names, request)):
+    for name, data in transport.ask(dict.fromkeys(names, request), seconds=seconds):
         header = decode(data).header
         if isinstance(header, Refusal):
             raise UndriftError(header.reason)
@@ -129,7 +142,8 @@ def census_of(transport: SiteTransport, names: Sequence[str], experiment: str) -
 
 def lost(name: str, header: LostState) -> UndriftError:
     """Return the error for a site that does not have the state that belongs to the model."""
+    got = "another one" if header.base in header.held else str(header.held)
     return UndriftError(
-        f"Site {name} needs its state of version {header.base}, got {header.held} on its disk; "
+        f"Site {name} needs its state of version {header.base}, got {got} on its disk; "
         "restore its folder from a backup, or let it go on as a newcomer."
     )

@@ -23,7 +23,14 @@ from undrift.engine.participation import Floats, Ids
 from undrift.engine.plan import Plan
 from undrift.federation.forms import pack_request, reply_form
 from undrift.federation.members import Ledger
-from undrift.federation.messages import NO_VERSION, ExchangeRequest, SiteMessage, Stage, encode
+from undrift.federation.messages import (
+    NO_VERSION,
+    ExchangeRequest,
+    SiteMessage,
+    Stage,
+    StateName,
+    encode,
+)
 from undrift.federation.replies import Replies
 from undrift.federation.transport import SiteTransport
 
@@ -46,7 +53,7 @@ class RoundSetting:
     experiment: str  # its digest
     transport: SiteTransport
     ledger: Ledger
-    keep: Mapping[int, int]  # the oldest version of each client that may still be asked for
+    keep: Mapping[int, StateName]  # the oldest state of each client that may still be asked for
     population: Floats
     x0: Vector
     sizes: tuple[int, ...]  # coordinates of each of the model's tensors
@@ -135,14 +142,16 @@ class _Attempt:
             self._cost.bytes_down += message.nbytes
             requests[name] = encode(message)
         form = reply_form(self._algorithm, setting.x0, stage, setting.sizes)
-        replies = Replies(setting.transport.ask(requests), names)
-        uploads = {}
+        bases = {name: self._base(client) for name, client in names.items()}
+        replies = Replies(setting.transport.ask(requests), names, bases)
+        uploads, states = {}, {}
         for name, header, tensors in replies.exchanges(plan.t, stage, self._attempt, form):
             self._cost.gradients += header.gradients
             self._cost.samples += header.samples
             self._cost.bytes_up += SiteMessage(header, tensors).nbytes
             if header.next_steps is not None and stage == "upload":
                 self._steps[names[name]] = header.next_steps
+            states[names[name]] = StateName(2 * plan.t + (stage == "upload"), header.token)
             wire = tree.with_leaves(form, tensors)
             uploads[names[name]] = wire if stage == "answer" else self._algorithm.unpack(wire)
         for i, reason in self._bad(stage, plan, uploads).items():
@@ -151,25 +160,30 @@ class _Attempt:
         self.left_out |= replies.repeated | replies.left_out
         bad = {names[name] for name in replies.left_out}
         self.sound = [i for i in self.sound if i not in bad]
-        self._counted |= dict.fromkeys(uploads, 2 * plan.t + (stage == "upload"))
+        self._counted |= {i: states[i] for i in uploads}
         return uploads
+
+    def _base(self, client: int) -> StateName:
+        """Return the name of the state from which a client starts."""
+        return self._counted.get(client, StateName())
 
     def _request(self, stage: Stage, down: Any, plan: Plan, client: int, steps: int) -> SiteMessage:
         setting = self._setting
-        base = self._counted.get(client, NO_VERSION)
+        base = self._base(client)
         header = ExchangeRequest(
             experiment=setting.experiment,
             client=client,
             t=plan.t,
             stage=stage,
             attempt=self._attempt,
-            base=base,
-            keep=setting.keep.get(client, NO_VERSION),
+            base=base.version,
+            token=base.token,
+            keep=setting.keep.get(client, StateName()).version,
             steps=steps,
             mean_count=plan.mean_count,
             width=setting.width,
         )
-        new = base == NO_VERSION
+        new = base.version == NO_VERSION
         return SiteMessage(header, pack_request(down, self._first_down, setting.x0, stage, new=new))
 
     def _mean(self, plan: Plan, uploads: Mapping[int, Any]) -> Any:

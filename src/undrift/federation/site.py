@@ -41,6 +41,7 @@ from undrift.federation.messages import (
     LostState,
     SiteCensus,
     SiteMessage,
+    StateName,
 )
 from undrift.federation.refusals import RequestError, Say, log_at_site, refusal
 from undrift.federation.states import StateStore
@@ -129,20 +130,21 @@ class Site:
         if header.stage == "answer" and not isinstance(algorithm, Prelude):
             raise RequestError(f"{type(algorithm).__name__} has one exchange a round, got another.")
         incoming = read_request(algorithm, self._zeros, header, tensors)
-        state = incoming.new_state
-        if header.base != NO_VERSION:
-            state = self._held_state(state_form(algorithm, self._zeros, header.base), header.base)
+        base, state = StateName(header.base, header.token), incoming.new_state
+        if base.version != NO_VERSION:
+            state = self._held_state(state_form(algorithm, self._zeros, base.version), base)
         if state is None:
-            held = self._store.versions()
-            return SiteMessage(LostState(client=header.client, base=header.base, held=held))
+            held = sorted({name.version for name in self._store.names()})
+            lost = LostState(client=header.client, base=base.version, token=base.token, held=held)
+            return SiteMessage(lost)
         if isinstance(algorithm, Prelude) and header.stage == "answer":
             stage = Stage.answers(algorithm, incoming.down, self._zeros)
         else:
             stage = Stage.uploads(algorithm, incoming.down, self._zeros)
         result = self._run(stage, state, header)
-        leaves = tree.leaves(result.state)
+        leaves, token = tree.leaves(result.state), ""
         if leaves:
-            self._store.put(header.version, leaves)
+            token = self._store.put(header.version, leaves).token
             self._store.forget_before(header.keep)
         spent = time.perf_counter() - start
         if self._seconds is not None and header.stage == "upload":
@@ -155,6 +157,7 @@ class Site:
             gradients=result.cost.gradients,
             samples=result.cost.samples,
             seconds=spent,
+            token=token,
             next_steps=self._steps,
         )
         return SiteMessage(reply, tree.leaves(result.wire))
@@ -204,12 +207,12 @@ class Site:
             stack.enter_context(retain_freed_memory(largest * layout.dtype.itemsize))
             return client_exchange(stage, state, self._task, self._samples, assignment)
 
-    def _held_state(self, form: Any, version: int) -> Any | None:
-        """Return the state of a version, None where it is lost; empty states are not kept."""
+    def _held_state(self, form: Any, name: StateName) -> Any | None:
+        """Return the state of a name, None where it is lost; empty states are not kept."""
         expected = tree.leaves(form)
         if not expected:
             return form
-        held = self._store.get(version)
+        held = self._store.get(name)
         if held is None:
             return None
         require_form("A site's state", held, expected)
@@ -226,7 +229,8 @@ class Site:
 
 def require_own_work(steps: int | None, seconds: float | None) -> None:
     """Raise unless a site may choose its steps so."""
-    require(steps is None or steps >= 1, "A site", "steps >= 1", steps)
+    remedy = "leave it out to do the work of the experiment"
+    require(steps is None or steps >= 1, "A site", "steps >= 1", steps, remedy)
     if seconds is not None:
         require_positive("A site", seconds=seconds)
     once = steps is None or seconds is None

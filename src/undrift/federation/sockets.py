@@ -6,6 +6,7 @@ requests from another machine, such as a Flower ClientApp, connects to the same 
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -79,11 +80,11 @@ class SocketTransport:
         """Return the names of the sites that have a socket."""
         return sorted(path.stem for path in self._folder.glob("*.sock"))
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], *, seconds: float = math.inf) -> Iterator[Arrived]:
         """Yield the replies as they come."""
         if not requests:
             return
-        end = time.monotonic() + self._deadline
+        end = time.monotonic() + min(self._deadline, seconds)
         with ThreadPoolExecutor(len(requests), thread_name_prefix="undrift-site") as pool:
             waiting = {
                 pool.submit(_ask, self._folder / f"{name}.sock", data, end): name

@@ -6,6 +6,7 @@ centre decides what counts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -35,8 +36,11 @@ class SiteTransport(Protocol):
         """Return the names of the sites that are connected."""
         ...
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterable[Arrived]:
-        """Send a request to each named site and yield what comes back until all or time is over."""
+    def ask(self, requests: Mapping[str, bytes], *, seconds: float = math.inf) -> Iterable[Arrived]:
+        """Send a request to each named site and yield what comes back until all or time is over.
+
+        The time is the transport's own deadline, or `seconds` if they are fewer.
+        """
         ...
 
 
@@ -67,7 +71,7 @@ class InProcess:
         """Return the names of the sites."""
         return sorted(self._sites)
 
-    def ask(self, requests: Mapping[str, bytes]) -> Iterator[Arrived]:
+    def ask(self, requests: Mapping[str, bytes], *, seconds: float = math.inf) -> Iterator[Arrived]:
         """Yield the reply of each site."""
         for name, data in requests.items():
             if name in self._sites:
