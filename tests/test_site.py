@@ -19,6 +19,8 @@ from tests.support.blocks import blocks_of
 from tests.support.system import ROOT
 from undrift.cli.init import SCHEMA
 
+PYTHON = "3.11"  # that everything is tested with
+
 
 def test_the_reference_has_every_public_name() -> None:
     text = "\n".join(reference.pages().values())
@@ -130,6 +132,10 @@ def test_recipes_for_clusters_are_well_formed() -> None:
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"]["job-name"] == job["metadata"]["name"]
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
+    image, *steps = blocks["Dockerfile"].text.splitlines()
+    assert "-c constraints.txt ." in "".join(steps)
+    assert image == f"FROM python:{PYTHON}-slim"
+    assert pod["containers"][0]["image"] == f"undrift:{ud.__version__}"
     for recipe in (pod["containers"][0]["args"][0], blocks["train.sbatch"].text):
         assert re.search(
             r"torchrun --nnodes .* --node-rank .*-m undrift run scaffold", recipe, re.S
