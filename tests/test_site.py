@@ -11,7 +11,7 @@ import material
 import pytest
 import yaml
 from website import notebooks, reference
-from website.docstrings import with_lists
+from website.docstrings import with_links, with_lists
 from website.external import external_requests
 
 import undrift as ud
@@ -45,6 +45,24 @@ def test_parameters_of_docstrings_become_lists() -> None:
     text = "Run.\n\nrounds: how many,\n    at least one.\nlr, beta: two.\n\n    code: stays"
     shown = "Run.\n\n- `rounds`: how many, at least one.\n- `lr`, `beta`: two.\n\n    code: stays"
     assert with_lists(text) == shown
+
+
+def test_pages_that_docstrings_name_become_links() -> None:
+    text = "loss: a function (docs/tasks.md).\nUnbiased (docs/theory/fedacg.md has the proof)."
+    shown = (
+        "loss: a function ([Tasks, losses and metrics](../tasks.md)).\n"
+        "Unbiased ([FedACG: Theorems 1 and 2](../theory/fedacg.md) has the proof)."
+    )
+    assert with_links(text) == shown == with_links(shown)
+    with pytest.raises(FileNotFoundError):
+        with_links("See docs/gone.md.")
+
+
+def test_the_values_of_fields_are_told_in_words() -> None:
+    file = reference.pages()["experiment-file.md"]
+    for words in ("list of whole numbers >= 0", "list of texts", "table or list of tables"):
+        assert f"| {words} |" in file
+    assert "object" not in {row.split(" | ")[1] for row in file.splitlines() if row.count("|") > 3}
 
 
 def test_examples_of_commands_are_blocks() -> None:
