@@ -23,7 +23,7 @@ from undrift.cli import main as cli
 
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 RUN = ("python", "sh", "bash")
-KNOWN = {"python", "sh", "bash", "toml", "yaml", "text"}
+KNOWN = {"python", "sh", "bash", "toml", "yaml", "dockerfile", "text"}
 WITH_CODE = [page for page in PAGES if any(each.language in RUN for each in BLOCKS[page])]
 FIRST = ROOT / "docs" / "five-minutes.md"
 OF_READERS = {  # what the first page takes for granted: tables of one's own

@@ -11,13 +11,15 @@ import material
 import pytest
 import yaml
 from website import notebooks, reference
-from website.docstrings import with_lists
+from website.docstrings import with_links, with_lists
 from website.external import external_requests
 
 import undrift as ud
 from tests.support.blocks import blocks_of
 from tests.support.system import ROOT
 from undrift.cli.init import SCHEMA
+
+PYTHON = "3.11"  # that everything is tested with
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -43,6 +45,24 @@ def test_parameters_of_docstrings_become_lists() -> None:
     text = "Run.\n\nrounds: how many,\n    at least one.\nlr, beta: two.\n\n    code: stays"
     shown = "Run.\n\n- `rounds`: how many, at least one.\n- `lr`, `beta`: two.\n\n    code: stays"
     assert with_lists(text) == shown
+
+
+def test_pages_that_docstrings_name_become_links() -> None:
+    text = "loss: a function (docs/tasks.md).\nUnbiased (docs/theory/fedacg.md has the proof)."
+    shown = (
+        "loss: a function ([Tasks, losses and metrics](../tasks.md)).\n"
+        "Unbiased ([FedACG: Theorems 1 and 2](../theory/fedacg.md) has the proof)."
+    )
+    assert with_links(text) == shown == with_links(shown)
+    with pytest.raises(FileNotFoundError):
+        with_links("See docs/gone.md.")
+
+
+def test_the_values_of_fields_are_told_in_words() -> None:
+    file = reference.pages()["experiment-file.md"]
+    for words in ("list of whole numbers >= 0", "list of texts", "table or list of tables"):
+        assert f"| {words} |" in file
+    assert "object" not in {row.split(" | ")[1] for row in file.splitlines() if row.count("|") > 3}
 
 
 def test_examples_of_commands_are_blocks() -> None:
@@ -130,6 +150,10 @@ def test_recipes_for_clusters_are_well_formed() -> None:
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"]["job-name"] == job["metadata"]["name"]
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
+    image, *steps = blocks["Dockerfile"].text.splitlines()
+    assert "-c constraints.txt ." in "".join(steps)
+    assert image == f"FROM python:{PYTHON}-slim"
+    assert pod["containers"][0]["image"] == f"undrift:{ud.__version__}"
     for recipe in (pod["containers"][0]["args"][0], blocks["train.sbatch"].text):
         assert re.search(
             r"torchrun --nnodes .* --node-rank .*-m undrift run scaffold", recipe, re.S

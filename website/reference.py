@@ -66,7 +66,11 @@ API: dict[str, tuple[str, str, str]] = {
         "Draws of the clients of a round.",
         "Bernoulli Cohorts FixedSize WithReplacement",
     ),
-    "fleet": ("Devices", "Speed, connections and failures of clients.", "Device Fleet [fleet]"),
+    "fleet": (
+        "Simulated fleet",
+        "Speed, connections and failures of clients.",
+        "Device Fleet [fleet]",
+    ),
     "robustness": (
         "Bad clients",
         "Rules that bear attackers, and attacks to try them.",
@@ -322,8 +326,15 @@ def _kind(field: dict[str, Any]) -> str:
     if kinds:
         return " or ".join(dict.fromkeys(kinds))
     if field.get("type") == "array":
-        return f"list of {_kind(field.get('items', {}))}".removesuffix(" of value")
-    words = {"string": "text", "integer": "whole number", "boolean": "true, false"}
+        items = field.get("items", {})
+        several = f"{_kind(items).removesuffix(_range(items))}s{_range(items)}"
+        return f"list of {several}".removesuffix(" of values")
+    words = {
+        "string": "text",
+        "integer": "whole number",
+        "boolean": "true, false",
+        "object": "table",
+    }
     kind = str(field.get("type", "value"))
     return f"{words.get(kind, kind)}{_range(field)}"
 
