@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import undrift as ud
+from undrift import check, foreign
 from undrift.config.experiment import Experiment
 
 PAIR = (torch.zeros(8, 3), torch.arange(8) % 2)
@@ -50,6 +52,10 @@ def trained(clients: ud.Clients, width: int) -> ud.Run:
 
 def predicted(rows: Any, **options: Any) -> Any:
     return trained(ud.Clients([PAIR, PAIR], test=PAIR, **options), 3).predict(rows)
+
+
+def simulated(*arguments: Any) -> ud.Run:
+    return ud.simulate(*arguments, ud.Clients([PAIR]), work="steps:1", rounds=1)
 
 
 def compared(clients: Any = "digits", **options: Any) -> Any:
@@ -119,6 +125,52 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ud.Clients([(np.zeros((2, 3)), np.array(["a", "b"]))]),
         "got text; number classes with numpy.unique(labels, return_inverse=True)",
     ),
+    "two arrays as clients": (
+        lambda: ud.Clients((torch.zeros(9, 3), torch.zeros(9))),
+        "got a tuple of Tensor, Tensor; for one client pass [(inputs, targets)], for several deal",
+    ),
+    "a dictionary as clients": (
+        lambda: ud.Clients({"north": PAIR}),
+        "got an object of dict; for clients by name pass list(data.values())",
+    ),
+    "a generator as clients": (lambda: ud.Clients(iter([PAIR])), "pass list(data)"),
+    "a column as clients": (
+        lambda: ud.Clients(FRAME["age"]),
+        'got a Series of shape (20,); pass the frame: undrift.Clients(frame, target="column"',
+    ),
+    "an array as clients": (
+        lambda: ud.Clients(np.zeros((4, 3))),
+        "got a ndarray of shape (4, 3); pass [(inputs, targets), ...] with a pair for each client",
+    ),
+    "tensors in the list": (
+        lambda: ud.Clients([torch.zeros(9, 3), torch.zeros(9, 3), torch.zeros(9, 3)]),
+        "a pair of inputs and targets, arrays or tensors, for client 0, got a Tensor of shape (9, ",
+    ),
+    "data by another name": (
+        lambda: ud.Clients(train=[PAIR]),
+        "Clients has no 'train'; the data are clients, such as undrift.data.load(",
+    ),
+    "no data": (ud.Clients, "Clients needs a list with the data of each client, or a table"),
+    "the model first": (
+        lambda: simulated(nn.Sequential(nn.Linear(3, 2)), ud.FedAvg(lr=0.1)),
+        "got an object of Sequential; the method comes first: simulate(method, model, clients)",
+    ),
+    "the clients first": (
+        lambda: simulated(ud.Clients([PAIR]), ud.FedAvg(lr=0.1)),
+        "the method comes first: simulate(method, model, clients)",
+    ),
+    "a decay of a method": (
+        lambda: ud.FedAvg(lr=0.1, weight_decay=0.1),
+        "FedAvg has no 'weight_decay'; simulate has it: simulate(..., weight_decay=...)",
+    ),
+    "rates to compare": (
+        lambda: compared(lr=[0.1, 0.3]),
+        "a rate is of a method, FedAvg(lr=0.1), and several are tune={'lr': [0.1, 0.3]}",
+    ),
+    "a device to compare": (
+        lambda: compared(device="cpu"),
+        'the device that computes is engine.device = "cuda:0", a field of the experiment: changes=',
+    ),
     "callbacks": (
         lambda: ud.simulate(ud.FedAvg(lr=0.1), None, None, callbacks=[print]),
         "simulate has no 'callbacks'; a run is an iterator: say for record in run",
@@ -138,6 +190,116 @@ def test_a_wrong_form_has_a_remedy(case: str) -> None:
     ) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+WORDS = {  # a keyword of another library -> what `simulate` answers
+    "data": "clients, such as undrift.data.load",
+    "test": "undrift.Clients(data, test=..., validation=...)",
+    "val_loader": "undrift.Clients(data, test=..., validation=...)",
+    "dataloaders": "undrift.Clients(data_of_each_client)",
+    "out": "undrift.compare(..., out='folder'), and checkpoints by checkpoint='folder'",
+    "lr_scheduler": "FedAvg(lr=undrift.cosine(0.1, 50))",
+    "scheduler": "FedAvg(lr=undrift.cosine(0.1, 50))",
+    "num_workers": "side by side in processes=2",
+    "n_jobs": "side by side in processes=2",
+    "local_bs": "samples of a step are batch_size=20",
+    "bs": "samples of a step are batch_size=20",
+    "clients_per_round": "participation=0.1, or participation=10",
+    "client_fraction": "participation=0.1, or participation=10",
+    "C": "participation=0.1, or participation=10",
+    "gpu": 'device="cuda:0"',
+    "gpus": 'device="cuda:0"',
+    "max_epochs": 'work="epochs:5"',
+    "learningRate": "the learning rate is lr, of the method",
+    "batchsize": "samples of a step are batch_size=20",
+    "partcipation": "the nearest is 'participation'",
+    "zzz": "simulate has no 'zzz'; help(undrift.simulate) says which it has.",
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_of_another_library_is_answered_with_undrift_s(word: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(WORDS[word])) as error:
+        ud.simulate(ud.FedAvg(lr=0.1), **{word: 1})  # type: ignore[call-arg]
+    assert "nearest" in WORDS[word] or "nearest" not in str(error.value)
+
+
+def test_the_words_name_keywords_and_fields_that_there_are(call) -> None:
+    keywords = inspect.signature(ud.simulate).parameters
+    sections = {n: f.annotation for n, f in Experiment.model_fields.items()}
+    _, shown, _ = call("run", "fedavg", "--help")
+    for meaning in foreign.MEANINGS.values():
+        for name in re.findall(r"(?<![\w.(])([a-z_]+)=(?!=)", meaning.python.partition("(")[0]):
+            assert name in keywords, meaning
+        for section, name in re.findall(r"\b([a-z]+)\.([a-z_]+) =", meaning.file):
+            assert name in sections[section].model_fields, meaning  # type: ignore[union-attr]
+        for option in re.findall(r"--[a-z-]+", meaning.shell):
+            assert option in shown, meaning
+    assert set(check.OF_SIMULATE) <= set(keywords)
+
+
+def test_a_run_answers_the_methods_that_other_libraries_have() -> None:
+    run = trained(ud.Clients([PAIR, PAIR]), 3)
+    for name in ("fit", "train", "run"):
+        with pytest.raises(AttributeError, match="a run is an iterator: say for record in run"):
+            getattr(run, name)
+    with pytest.raises(AttributeError, match=r"'history'; run\.records has a record for each"):
+        _ = run.history
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
+        _ = run.zzz
+    assert not hasattr(run, "fit")
+
+
+FIELDS = {  # a field of a file -> the answer
+    "methods.learning_rate": "FedAvg has no 'learning_rate'; the learning rate is lr, of a method",
+    "methods.local_epochs": 'local epochs are training.work = "epochs:5"',
+    "methods.weight_decay": "FedAvg has no 'weight_decay'; weight decay is training.weight_decay =",
+    "training.learning_rate": "training has no 'learning_rate'; the learning rate is lr, of a meth",
+    "training.local_epochs": "training has no 'local_epochs'; local epochs are training.work = \"",
+    "training.device": "training has no 'device'; it is engine.device; it has",
+    "evaluation.early_stopping": "has no 'early_stopping'; it is training.early_stopping; it has",
+    "data.num_clients": "the number of clients is data.clients = 20",
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_of_another_library_is_answered_in_a_file_and_by_set(field: str) -> None:
+    section, _, name = field.partition(".")
+    values: dict[str, Any] = {"methods": [{"name": "fedavg"}]}
+    plain = Experiment.of(values)
+    if section == "methods":
+        values["methods"][0][name] = 1
+    else:
+        values[section] = {name: 1}
+    with pytest.raises(ValueError, match=re.escape(FIELDS[field])):
+        Experiment.of(values)
+    with pytest.raises(ValueError, match=re.escape(FIELDS[field])):
+        plain.changed({field.replace("methods", "methods[0]"): 1})
+
+
+COMMANDS = {
+    "run fedavg --learning_rate 0.1": "has no --learning_rate; the learning rate is --lr, such as",
+    "run fedavg --batch_size 3": "has no --batch_size; it is spelt --batch-size",
+    "run fedavg --batchsize 3": "has no --batchsize; samples of a step are --batch-size",
+    "run fedavg --lr_scheduler x": "a schedule of rounds is a value of lr, such as --lr 'cosine(",
+    "run fedavg --bs 3": "samples of a step are --batch-size, such as --batch-size 20",
+    "run fedavg --data p.csv:target=y,clients=site": 'is client = "site" (client=site in the',
+    "run x.toml --learning-rate 3": "is lr, of a method: lr = 0.1 below [[methods]], in the file",
+    "run patients.csv": "a table is data: undrift run fedavg --data patients.csv:target=COLUMN",
+    "run exp.tom": "a file with an experiment ends in .toml: undrift init experiment.toml writes",
+    "trian": "no command 'trian'; training is run: undrift run fedavg --lr 0.1",
+    "train": "training is run: undrift run fedavg",
+    "reprot": "no command 'reprot'; the nearest is 'report'",
+    "data lst": "undrift data has no command 'lst'; the nearest is 'list'",
+    "zzz": "undrift has no command 'zzz'; there are compare, sweep",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_word_of_another_tool_is_answered_in_the_shell(call, words: str) -> None:
+    code, _, err = call(*words.split())
+    assert code == 2
+    assert COMMANDS[words] in " ".join(err.split())
 
 
 def test_a_model_that_fails_is_no_matter_of_lazy_samples_alone() -> None:

@@ -12,6 +12,8 @@ from dataclasses import MISSING
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
+from undrift.foreign import Place, meaning_of
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -22,11 +24,23 @@ def require(condition: bool, who: str, expected: str, got: Any, remedy: str = ""
         raise ValueError(f"{who} needs {expected}, got {_shown(got)}{remedy and '; ' + remedy}.")
 
 
+_LONGEST = 120  # characters of a value in a sentence
+
+
 def _shown(got: Any) -> str:
-    """Return what came as it stands in a sentence, where nothing at all is none."""
-    if getattr(type(got), "__repr__", None) is object.__repr__:  # which shows an address
-        return f"an object of {type(got).__name__}"
-    return "none" if got is None or (isinstance(got, str) and got == "none") else repr(got)
+    """Return what came as it stands in a sentence, in one line; nothing at all is none."""
+    if got is None or (isinstance(got, str) and got == "none"):
+        return "none"
+    kind, shape = type(got).__name__, getattr(got, "shape", None)
+    if shape and not isinstance(got, type):
+        return f"a {kind} of shape {tuple(shape)}"
+    text = "" if getattr(type(got), "__repr__", None) is object.__repr__ else repr(got)
+    short = bool(text) and "\n" not in text and len(text) <= _LONGEST
+    if short or isinstance(got, str):
+        return text
+    if isinstance(got, list | tuple) and len(got) < 4:
+        return f"a {kind} of {', '.join(type(each).__name__ for each in got)}"
+    return f"an object of {kind}"  # whose text is an address, or more than a sentence has
 
 
 def require_positive(who: str, **values: float) -> None:
@@ -82,48 +96,33 @@ def require_choice(who: str, name: str, value: str, choices: Iterable[str]) -> N
         )
 
 
+_NEAR = 0.7  # the likeness of a name that is misspelt; below, other words are proposed for it
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause that names the nearest known name, or "" when none is near."""
-    given, names = str(name).lower(), list(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    given, names = str(name).lower(), {each.lower(): each for each in known}
+    near = difflib.get_close_matches(given, names, n=1, cutoff=_NEAR)
     near = near or [each for each in names if given and each.startswith(f"{given}_")]
-    return f"; the nearest is {near[0]!r}" if near else ""
+    return f"; the nearest is {names[near[0]]!r}" if near else ""
 
 
-# Keywords that other libraries have, and what undrift has for them.
-_EPOCHS, _STEPS = 'local epochs are work="epochs:5"', 'local steps are work="steps:10"'
-_RULE = "a local optimiser is a rule of the method, such as FedAvg(lr=0.1, rule=Momentum(0.9))"
-REMEDIES = {
-    "learning_rate": "the learning rate is lr, of the method: FedAvg(lr=0.1)",
-    "lr": "the learning rate belongs to the method: FedAvg(lr=0.1)",
-    "local_lr": "the clients' learning rate is lr, of the method: FedAvg(lr=0.1)",
-    "epochs": _EPOCHS,
-    "local_epochs": _EPOCHS,
-    "num_epochs": _EPOCHS,
-    "local_steps": _STEPS,
-    "steps": _STEPS,
-    "num_rounds": "communication rounds are rounds=50",
-    "n_rounds": "communication rounds are rounds=50",
-    "global_rounds": "communication rounds are rounds=50",
-    "fraction": "the share of clients in a round is participation=0.1",
-    "fraction_fit": "the share of clients in a round is participation=0.1",
-    "criterion": "the loss is loss=nn.CrossEntropyLoss()",
-    "loss_fn": "the loss is loss=nn.CrossEntropyLoss()",
-    "optimizer": _RULE,
-    "optimiser": _RULE,
-    "momentum": _RULE,
-    "dataset": "the data are clients, such as undrift.data.load('mnist').split('iid', 20)",
-    "num_clients": "the number of clients is that of the parts: data.split('iid', 20)",
-    "devices": "simulated devices are fleet='phone'",
-    "evaluate_every": "evaluation=EvaluationOptions(every=10) says how often models are tested",
-    "eval_every": "evaluation=EvaluationOptions(every=10) says how often models are tested",
-    "verbose": "progress=True shows a bar, logging.basicConfig(level='INFO') lines",
-    "random_state": "the seed is seed=0",
-    "callbacks": "a run is an iterator: say for record in run: print(record)",
-    "callback": "a run is an iterator: say for record in run: print(record)",
-    "patience": "early_stopping=10 stops after so many tests without a better one",
-}
+def meant(name: str, known: Iterable[str], place: Place = "python", owner: str = "") -> str:
+    """Return a clause that says what a name that is not known means, or which is nearest.
 
+    `owner` is whose the names are, for the clause that says where to read of many of them.
+    """
+    names = list(known)
+    if name not in names and (remedy := meaning_of(name, place)):
+        return f"; {remedy}"
+    near = nearest(name, names)
+    if near or not owner:
+        return near
+    many = len(names) > _LISTED
+    return f"; help({owner}) says which it has" if many else f"; it has {', '.join(names)}"
+
+
+_LISTED = 12  # names that a sentence may list
 
 REQUIRED = {  # keywords that have no default -> what to say
     "work": 'local work of a round is work="epochs:5" or work="steps:10"',
@@ -133,14 +132,18 @@ REQUIRED = {  # keywords that have no default -> what to say
 
 def refuse_unknown(who: str, known: list[str], name: str) -> TypeError:
     """Return the error for a keyword that is not known, with what is meant or the nearest name."""
-    remedy = REMEDIES.get(name)
     if "experiment" in known:  # `run`, whose experiment has everything
-        remedy = (
-            "the experiment says it: run({'methods': [{'name': 'fedavg'}]}); objects go to compare"
+        clause = nearest(name, known) or (
+            "; the experiment says it: run({'methods': [{'name': 'fedavg'}]}); objects go to "
+            "compare"
         )
-        remedy = "" if difflib.get_close_matches(name, known, n=1, cutoff=0.75) else remedy
-    meant = f"; {remedy}" if remedy and name not in known else nearest(name, known)
-    return TypeError(f"{who} has no {name!r}{meant or '; it has ' + ', '.join(known)}.")
+    elif name == "lr" and "tune" in known:  # `compare`
+        clause = "; a rate is of a method, FedAvg(lr=0.1), and several are tune={'lr': [0.1, 0.3]}"
+    elif name in OF_SIMULATE and "changes" in known:
+        clause = f"; {meaning_of(name, 'file')}, a field of the experiment: changes={{...}}"
+    else:
+        clause = meant(name, known, owner=f"undrift.{who}")
+    return TypeError(f"{who} has no {name!r}{clause}.")
 
 
 def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -196,16 +199,18 @@ def _wrong_count(who: str, known: list[str], lacking: list[str], count: int) -> 
     return TypeError(f"{who} needs at most {len(known)} values ({names}), got {count}; name them.")
 
 
+# Keywords of `simulate` that users look for in a method.
+OF_SIMULATE = (
+    *("rounds", "work", "batch_size", "participation", "weighting", "weight_decay", "clip", "loss"),
+    *("seed", "device", "precision", "metrics", "aggregation", "attack", "early_stopping"),
+)
+
+
 def _unknown_field(who: str, known: list[str], name: str) -> TypeError:
     """Return the error for a field that a method does not have."""
-    rates = "lr" in known and name in ("learning_rate", "local_lr", "eta", "step_size")
-    if rates:
-        return TypeError(f"{who} has no {name!r}; the learning rate is lr.")
-    if name in ("epochs", "local_epochs", "local_steps", "steps", "batch_size", "rounds"):
-        word = {"batch_size": "batch_size", "rounds": "rounds"}.get(name, "work")
-        return TypeError(f"{who} has no {name!r}; simulate has it: simulate(..., {word}=...).")
-    if name in ("momentum", "optimizer", "optimiser") and "rule" in known:
-        return TypeError(f"{who} has no {name!r}; say rule=Momentum(0.9) or rule=AdamW().")
-    return TypeError(
-        f"{who} has no {name!r}{nearest(name, known) or '; it has ' + ', '.join(known)}."
-    )
+    if name in OF_SIMULATE:
+        return TypeError(f"{who} has no {name!r}; simulate has it: simulate(..., {name}=...).")
+    remedy = meaning_of(name, "python")
+    if remedy.startswith(("local epochs", "local steps")):
+        return TypeError(f"{who} has no {name!r}; simulate has it: simulate(..., work=...).")
+    return TypeError(f"{who} has no {name!r}{meant(name, known, owner=f'undrift.{who}')}.")

@@ -435,7 +435,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "swept method": (swept(grid={"fedsped.lam": [1]}), "got 'fedsped'; the nearest is 'fedspeed';"),
     "no section": (
         swept(grid={"rounds": [1]}),
-        "SECTION.NAME, got 'rounds'; the nearest is 'train",
+        "SECTION.NAME, got 'rounds'; it is training.rounds",
     ),
     "no values": (swept(grid={"method.lr": []}), "sweep.grid.method.lr needs at least one value"),
     "no list": (

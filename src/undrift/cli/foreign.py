@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-_DEVICE = "the device that computes is --device, such as --device cuda:0"
-_RULE = "a local optimiser is --rule, such as --rule momentum:0.9 or --rule adamw"
-REMEDIES = {
-    "--devices": f"simulated devices of the clients are --fleet, such as --fleet phone; {_DEVICE}",
-    "--gpu": _DEVICE,
-    "--gpus": _DEVICE,
-    "--cuda": _DEVICE,
-    "--learning-rate": "the learning rate is --lr, such as --lr 0.1",
-    "--local-lr": "the clients' learning rate is --lr, such as --lr 0.1",
-    "--local-epochs": "local epochs are --epochs, such as --epochs 5",
-    "--num-epochs": "local epochs are --epochs, such as --epochs 5",
-    "--local-steps": "local steps are --work, such as --work steps:10",
-    "--steps": "local steps are --work, such as --work steps:10",
-    "--num-rounds": "communication rounds are --rounds, such as --rounds 50",
-    "--num-clients": "the number of clients is --clients, such as --clients 20",
-    "--fraction": "the share of clients in a round is --participation, such as --participation 0.1",
-    "--alpha": "a Dirichlet partition is --dirichlet, such as --dirichlet 0.3",
-    "--dataset": "a data set is --data, such as --data mnist",
+from undrift.foreign import meaning_of
+
+REMEDIES = {  # words of the shell alone
     "--client": "a table's column of clients is named beside its file: --data patients.csv:target="
     "died,client=site",
-    "--batch": "samples of a step are --batch-size, such as --batch-size 20",
-    "--optimizer": _RULE,
-    "--optim": _RULE,
-    "--momentum": _RULE,
-    "--scheduler": "a schedule is a value of --lr, such as --lr 'cosine(0.1, 50)'",
-    "--wd": "weight decay is --weight-decay, such as --weight-decay 0.001",
-    "--num-workers": "trials run side by side with --jobs, clients with --processes",
+}
+_COMMANDS = {  # words for commands that other tools have
+    **dict.fromkeys(
+        ("train", "fit", "start", "simulate", "method"),
+        "training is run: undrift run fedavg --lr 0.1",
+    ),
+    **dict.fromkeys(("tune", "search", "optimize"), "values are tried by sweep, or compare --tune"),
+    **dict.fromkeys(
+        ("plot", "show", "results", "table", "evaluate", "test", "eval"),
+        "results are shown by report: undrift report runs/fedavg-1",
+    ),
+    **dict.fromkeys(("resume", "continue"), "a run goes on by undrift run --resume FOLDER"),
+    **dict.fromkeys(("methods", "algorithms"), "methods are shown by undrift list"),
+    **dict.fromkeys(
+        ("new", "create", "config"), "a file is written by undrift init experiment.toml"
+    ),
+    **dict.fromkeys(("score", "infer"), "rows are scored by undrift predict FOLDER rows.csv"),
+    **dict.fromkeys(("datasets", "download"), "data sets are shown by undrift data list"),
 }
 
 
@@ -53,7 +51,20 @@ class Command(PlainFlags, TyperCommand):
 
 
 class CommandGroup(PlainFlags, TyperGroup):
-    """Is a group of commands whose help shows flags as such."""
+    """Is a group of commands whose help shows flags as such and that knows other tools' words."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command of the first word, or raise `ValueError` with what is meant."""
+        name = args[0]
+        own = self.list_commands(ctx)
+        if name not in own and not name.startswith("-"):
+            words = [*own, *(_COMMANDS if ctx.parent is None else ())]
+            near = difflib.get_close_matches(name.lower(), words, n=1, cutoff=0.7)
+            remedy = f"the nearest is {near[0]!r}" if near else f"there are {', '.join(own)}"
+            remedy = remedy if not near or near[0] in own else _COMMANDS[near[0]]
+            raise ValueError(f"{ctx.command_path} has no command {name!r}; {remedy}.")
+        resolved: tuple[str | None, Any, list[str]] = super().resolve_command(ctx, args)
+        return resolved
 
 
 class MethodCommand(Command):
@@ -64,6 +75,19 @@ class MethodCommand(Command):
         own = {name for parameter in self.params for name in parameter.opts}
         for word in args:
             name = word.partition("=")[0]
-            if name in REMEDIES and name not in own:
-                raise ValueError(f"{ctx.command_path} has no {name}; {REMEDIES[name]}.")
+            if name.startswith("--") and name not in own and (remedy := _meant(name, own)):
+                raise ValueError(f"{ctx.command_path} has no {name}; {remedy}.")
         return super().parse_args(ctx, args)
+
+
+def _meant(name: str, own: set[str]) -> str:
+    """Return which of a command's own options is meant by one that it does not have, or ""."""
+    spelt = name.lower().replace("_", "-")
+    if spelt in own:
+        return f"it is spelt {spelt}"
+    remedy = REMEDIES.get(name, "") or meaning_of(name, "shell")
+    options = re.findall(r"--[a-z][a-z-]*", remedy)
+    if options and not own.intersection(options):  # as of a command that reads a file
+        remedy = meaning_of(name, "file")
+        return f"{remedy}, in the file" if remedy else ""
+    return remedy

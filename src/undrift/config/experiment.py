@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from undrift.check import nearest, require
+from undrift.check import meant, nearest, require
 from undrift.config.federation import Federation
 from undrift.config.hyperparameters import can_be_none, require_names
-from undrift.config.messages import describe_validation_error
+from undrift.config.messages import describe_validation_error, unknown_name
 from undrift.config.methods import Method
 from undrift.config.sections import Data, Engine, Evaluation, FleetOptions, Model, Part, Training
 from undrift.config.sweep import VALUES, Range, Seed, Sweep
@@ -205,14 +205,14 @@ class Experiment(Part):
         if not dot:
             if path in ("title", "seeds"):
                 return [_Place(values, path)]
-            raise ValueError(f"A field needs SECTION.NAME, got {path!r}{nearest(path, _paths())}.")
+            there = [each for each in _paths() if each.endswith(f".{path}")]
+            clause = f"; it is {' or '.join(there)}" if there else meant(path, _paths(), "file")
+            raise ValueError(f"A field needs SECTION.NAME, got {path!r}{clause}.")
         kinds = _sections()
         if section in kinds and (section != "sweep" or name in _TUNING):
             known = kinds[section].model_fields
             if name not in known and section != "model":
-                raise ValueError(
-                    f"{section} has no {name!r}{nearest(name, known)}; it has {', '.join(known)}."
-                )
+                raise ValueError(unknown_name(section, name, known, Experiment))
             nullable = name in known and _takes_none(known[name].annotation)
             return [_Place(values.setdefault(section, {}), name, nullable=nullable)]
         every = section in ("method", "methods")

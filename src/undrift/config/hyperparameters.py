@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import undrift.algorithms as library
 from undrift.algorithms.accelerated import Accelerated
 from undrift.algorithms.compressed import Compressed
-from undrift.check import nearest, require
+from undrift.check import meant, nearest, require
 from undrift.comm.codecs import QSGD, ScaledSign, TopK
 from undrift.config.own_methods import made, own_class
+from undrift.data.tables.files import is_table
 from undrift.field_help import field_help
 from undrift.optim.rules import RULES, Rule
 from undrift.optim.rules import parse as parse_rule
@@ -30,13 +33,25 @@ def method_class(name: str) -> type:
     if ":" in name:
         return own_class(name)
     if name.lower() not in METHODS:
-        file = name.endswith(".py")
-        remedy = f"; name a class of the file: {name}:Class" if file else nearest(name, METHODS)
+        remedy = _file_remedy(name) or nearest(name, METHODS)
         raise ValueError(
             "A method needs a name that undrift list shows, or file.py:Class for your own, got "
             f"{name!r}{remedy}."
         )
     return METHODS[name.lower()]
+
+
+def _file_remedy(name: str) -> str:
+    """Return what to write where the name of a file stands for a method, or ""."""
+    suffix = Path(name).suffix.lower()
+    if suffix == ".py":
+        return f"; name a class of the file: {name}:Class"
+    if is_table(name):
+        return f"; a table is data: undrift run fedavg --data {name}:target=COLUMN"
+    files = (".toml", ".yaml", ".yml", ".json")
+    if suffix and (difflib.get_close_matches(suffix, files, n=1) or suffix in files):
+        return "; a file with an experiment ends in .toml: undrift init experiment.toml writes one"
+    return ""
 
 
 def summary_of(cls: type) -> str:
@@ -105,7 +120,8 @@ def require_names(cls: type, names: Iterable[str]) -> None:
     for name in names:
         if name not in own:
             raise ValueError(
-                f"{cls.__name__} has no {name!r}{nearest(name, own)}; it has {', '.join(own)}."
+                f"{cls.__name__} has no {name!r}{meant(name, own, 'file')}; it has "
+                f"{', '.join(own)}."
             )
 
 

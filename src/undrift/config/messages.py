@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from undrift.check import nearest
+from undrift.check import meant, nearest
 
 _KINDS = {
     "int": "a whole number",
@@ -54,9 +54,7 @@ def _sentence(place: tuple[str, ...], errors: Sequence[Mapping[str, Any]], root:
         return _with_section(str(first["ctx"]["error"]), place)
     if kind == "extra_forbidden":
         owner, names = _owner(place, root)
-        return (
-            f"{owner} has no {place[-1]!r}{nearest(place[-1], names)}; it has {', '.join(names)}."
-        )
+        return unknown_name(owner, place[-1], names, root)
     if kind == "missing":
         return f"{name} needs to be given, got nothing; add it."
     if kind == "literal_error":
@@ -67,6 +65,19 @@ def _sentence(place: tuple[str, ...], errors: Sequence[Mapping[str, Any]], root:
         kinds.pop("a whole number", None)  # "a number" includes it.
     expected = " or ".join(kinds)
     return f"{name} needs {expected}, got {got!r}{_remedy(errors, got)}."
+
+
+def unknown_name(owner: str, name: str, names: Iterable[str], root: Any) -> str:
+    """Return the sentence on a name that a section or a method of an experiment does not have."""
+    own = list(names)
+    sections = {
+        section: field.annotation.model_fields
+        for section, field in root.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+    other = [f"{section}.{name}" for section in sections if name in sections[section]]
+    clause = f"; it is {' or '.join(other)}" if other else meant(name, own, "file")
+    return f"{owner} has no {name!r}{clause}; it has {', '.join(own)}."
 
 
 def _expected(error: Mapping[str, Any]) -> str:

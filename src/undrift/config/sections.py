@@ -169,7 +169,12 @@ class Data(Part):
     @classmethod
     def _dealt(cls, values: Any) -> Any:
         """Return the values with a partition for a table: by its client column, or evenly."""
-        if isinstance(values, Mapping) and values.get("path") and "partition" not in values:
+        if not isinstance(values, Mapping) or not values.get("path"):
+            return values
+        named = isinstance(column := values.get("clients"), str) and not column.isdecimal()
+        remedy = f'the column of clients is client = "{column}" (client={column} in the shell)'
+        require(not named, "data.clients", "a whole number", column, remedy)
+        if "partition" not in values:
             return {**values, "partition": "natural" if values.get("client") else "iid"}
         return values
 

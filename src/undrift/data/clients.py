@@ -51,7 +51,7 @@ class Clients:
 
     def __init__(
         self,
-        data: Any,
+        data: Any = None,
         *others: Any,
         test: Any = None,
         validation: Any = None,
@@ -68,6 +68,9 @@ class Clients:
                 "...], got several arguments; deal one data set with undrift.Clients.split(inputs, "
                 "targets, parts)."
             )
+        if data is None:
+            for name in table:
+                raise refuse_unknown("Clients", _keywords(), name)
         refuse_files(data)
         if _has_frames(data):
             from undrift.data.tables.frames import from_frames
@@ -420,10 +423,8 @@ def _kind(pair: Pair) -> str:
 def _check_pair(pair: Pair, who: str) -> None:
     """Raise `ValueError` unless both are tensors with equally many samples."""
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(torch.is_tensor, pair))):
-        got = [type(part).__name__ for part in pair] if isinstance(pair, tuple | list) else pair
-        raise ValueError(
-            f"Clients needs a pair of inputs and targets, arrays or tensors, got {got} for {who}."
-        )
+        expected = f"a pair of inputs and targets, arrays or tensors, for {who}"
+        require(False, "Clients", expected, pair, "pass undrift.Clients([(inputs, targets), ...])")
     inputs, targets = pair
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
         raise ValueError(

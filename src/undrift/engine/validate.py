@@ -41,13 +41,13 @@ def check_arguments(request: SimulationRequest) -> None:
     if not isinstance(request.algorithm, Federated | Peer):
         remedy = ""
         if isinstance(request.algorithm, type):
-            remedy = f"; make an object of it: {request.algorithm.__name__}(lr=0.1)"
+            remedy = f"make an object of it: {request.algorithm.__name__}(lr=0.1)"
         elif isinstance(request.algorithm, str):
-            remedy = "; names of methods are for undrift.compare and files"
-        raise ValueError(
-            f"simulate needs an algorithm object such as FedAvg(lr=0.1), got "
-            f"{request.algorithm!r}{remedy}."
-        )
+            remedy = "names of methods are for undrift.compare and files"
+        elif isinstance(request.algorithm, nn.Module | Clients):
+            remedy = "the method comes first: simulate(method, model, clients)"
+        expected = "an algorithm object such as FedAvg(lr=0.1)"
+        require(False, "simulate", expected, request.algorithm, remedy)
     clients, model, work = request.clients, request.model, request.work
     fits = isinstance(clients, Clients)
     require(fits, "simulate", "undrift.Clients", type(clients).__name__, clients_remedy(clients))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -57,11 +57,15 @@ def gather(
                 f"tells whose a sample is, got one {kind}; pass undrift.Clients([first, second])."
             )
         data = _by_client(data, target, client)
-    if not isinstance(data, Sequence):
-        raise ValueError(
-            f"{WHO} needs a list with the data of each client, or a table and client=, got "
-            f"{type(data).__name__}."
-        )
+    listed = isinstance(data, Sequence)
+    expected = "a list with the data of each client, or a table and client="
+    require(listed, WHO, expected, data, _list_remedy(data))
+    arrays = len(data) == 2 and all(hasattr(each, "shape") for each in data)
+    remedy = (
+        "for one client pass [(inputs, targets)], for several deal them: undrift.Clients.split("
+        "inputs, targets, undrift.data.partition.iid(targets, 20))"
+    )
+    require(not arrays, WHO, "a list with the data of each client", tuple(data), remedy)
     require(len(data) > 0, WHO, "at least one client", data, "pass a list of pairs")
     everything = [*data, *(each for each in held.values() if each is not None)]
     if not any(map(is_source, everything)):
@@ -71,6 +75,19 @@ def gather(
     kinds = ", ".join(sorted({type(each).__name__ for each in everything}))
     require(everyone, WHO, "Datasets or DataLoaders for all, tests too", kinds)
     return _from_sources(list(data), held, target, client, lazy, prepare)
+
+
+def _list_remedy(data: Any) -> str:
+    """Return how the data of each client become a list."""
+    if isinstance(data, Mapping):
+        return "for clients by name pass list(data.values())"
+    if isinstance(data, Iterator | Set):
+        return "pass list(data)"
+    if hasattr(data, "to_frame"):  # a column of pandas
+        return 'pass the frame: undrift.Clients(frame, target="column", client="column")'
+    if hasattr(data, "shape"):
+        return "pass [(inputs, targets), ...] with a pair for each client"
+    return "pass [(inputs, targets), ...]"
 
 
 def refuse_files(data: Any) -> None:
