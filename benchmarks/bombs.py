@@ -11,9 +11,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import math
-import resource
 import struct
 import subprocess
 import sys
@@ -23,6 +23,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -207,6 +208,87 @@ def _parquet(size: int) -> bytes:
     return file.getvalue()
 
 
+def _skops(content: dict[str, bytes], places: dict[str, int]) -> bytes:
+    """Return an archive of skops: a list of arrays, each member read at so many places of it."""
+    array = {"__class__": "ndarray", "__module__": "numpy", "__loader__": "NdArrayNode"}
+    sparse = {"__class__": "csr_matrix", "__module__": "scipy.sparse",
+              "__loader__": "SparseMatrixNode", "type": "scipy"}  # fmt: skip
+    nodes = [
+        {**(sparse if name.endswith("npz") else {**array, "type": "numpy"}), "file": name}
+        for name, times in places.items()
+        for _ in range(times)
+    ]
+    for number, node in enumerate(nodes):
+        node["__id__"] = number + 1
+    listed = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode",
+              "content": nodes, "__id__": 0, "protocol": 2, "_skops_version": "0"}  # fmt: skip
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", json.dumps(listed))
+        for name, data in content.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def _skops_zeros(size: int) -> bytes:
+    """Return an archive of one array of zeros."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, np.zeros(size // 8))
+    return _skops({"0.npy": file.getvalue()}, {"0.npy": 1})
+
+
+def _skops_places(size: int) -> bytes:
+    """Return an archive whose one array is read again and again."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, np.zeros(1 << 20))
+    return _skops({"0.npy": file.getvalue()}, {"0.npy": math.ceil(size / (1 << 23))})
+
+
+def _skops_sparse(size: int) -> bytes:
+    """Return an archive of a sparse matrix, which is an archive itself and packed twice."""
+    import numpy as np
+    from scipy import sparse
+
+    file, rows = io.BytesIO(), max(1, size // 12)
+    zeros = np.zeros(rows, np.int32)
+    matrix = sparse.csr_matrix((np.zeros(rows), zeros, np.array([0, rows], np.int32)), (1, rows))
+    sparse.save_npz(file, matrix)
+    return _skops({"0.npz": file.getvalue()}, {"0.npz": 1})
+
+
+def _model(pack: Callable[[int], bytes]) -> Callable[[Path, int], int]:
+    """Return a function that writes a saved model whose transformer is such an archive."""
+
+    def make(folder: Path, size: int) -> int:
+        from safetensors.torch import save_file
+
+        from undrift import models
+        from undrift.data.tables.preprocessing import Preprocessing, Target
+        from undrift.data.tables.transformer import TransformedColumns
+        from undrift.runs.saved_model import ARCHITECTURE, PREPROCESSING
+
+        columns = (TransformedColumns(("a",), ("b",), pack(size), None),)
+        network = {"model": "logistic", "shape": [1], "classes": 2, "code": {}}
+        table = Preprocessing(columns, Target("label", ("no", "yes"))).to_json()
+        metadata = {ARCHITECTURE: json.dumps(network), PREPROCESSING: table}
+        path = folder / "model.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(models.build("logistic", shape=(1,), classes=2).state_dict(), path, metadata)
+        return path.stat().st_size
+
+    return make
+
+
+def _read_model(folder: Path) -> object:
+    from undrift.runs.saved_model import SavedModel
+
+    return SavedModel.read(folder)
+
+
 def _bz2(size: int) -> bytes:
     return _repeated(bz2.BZ2Compressor(), LINE, size)
 
@@ -230,8 +312,20 @@ BOMBS = [
     Bomb("CSV gz", _table("a.csv.gz", lambda size: _gzip(size, b"a,2\n")),
          _read_table("a.csv.gz"), "more than"),
     Bomb("Parquet", _table("a.parquet", _parquet), _read_table("a.parquet"), "at most"),
+    Bomb("skops", _model(_skops_zeros), _read_model, "more than"),
+    Bomb("skops, one array again and again", _model(_skops_places), _read_model, "more than"),
+    Bomb("skops, a sparse matrix", _model(_skops_sparse), _read_model, "more than"),
     Bomb("TOML key", _toml, _read_toml, "parts"),
 ]  # fmt: skip
+
+
+def memory(name: str) -> int:
+    """Return bytes that this process holds ("VmRSS") or has held at most ("VmHWM").
+
+    The operating system's other figure, `ru_maxrss`, has the peak of the parent in it.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def _measure(name: str) -> None:
@@ -241,7 +335,10 @@ def _measure(name: str) -> None:
     import undrift.data.formats.libsvm
     import undrift.data.formats.shakespeare
     import undrift.data.tables.files
+    import undrift.runs.saved_model
 
+    with suppress(ImportError):
+        import skops.io  # noqa: F401
     undrift.data.tables.files.pandas()
     from undrift.errors import UndriftError
 
@@ -253,7 +350,7 @@ def _measure(name: str) -> None:
         except (UndriftError, ValueError):
             outcome = "refused"
     seconds = time.perf_counter() - start
-    print(outcome, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    print(outcome, seconds, memory("VmHWM"))
 
 
 def _in_process(name: str, folder: Path) -> tuple[str, float, float]:

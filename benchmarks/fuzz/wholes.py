@@ -137,7 +137,8 @@ def _skops(data: bytes, folder: Path) -> None:
         with zipfile.ZipFile(archive, "w") as packed:
             for part in data.split(SEPARATOR):
                 name, _, content = part.partition(b"\n")
-                packed.writestr(name.decode("utf-8", "replace")[:99] or "a", content)
+                text = name.decode("utf-8", "replace").replace("\0", "")
+                packed.writestr(text[:99] or "a", content)
     columns = (TransformedColumns(("size", "hue"), ("a", "b", "c"), archive.getvalue(), None),)
     table = Preprocessing(columns, Aim("label", ("no", "yes"))).to_json()
     path = folder / "model.safetensors"
@@ -153,13 +154,18 @@ def _skops_seeds() -> list[bytes]:
     return [archive, joined(files)]
 
 
+@cache
+def _tuned_experiment() -> Experiment:
+    return Experiment.of(TUNED_EXPERIMENT)
+
+
 def _tuning(folder: Path) -> None:
-    read_tuning(folder, Experiment.of(TUNED_EXPERIMENT))
+    read_tuning(folder, _tuned_experiment())
 
 
 def _tuning_seeds() -> list[bytes]:
     """Return the files of a tuned run with two cells."""
-    experiment = tuning_experiment(Experiment.of(TUNED_EXPERIMENT))
+    experiment = tuning_experiment(_tuned_experiment())
     record = {
         "round": 1, "clients": 2, "loss": None, "accuracy": 0.5, "validation_accuracy": 0.5,
         "bytes_up": 8, "bytes_down": 8, "gradients": 4, "samples": 80, "seconds": 0.1,

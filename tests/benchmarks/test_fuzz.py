@@ -38,12 +38,19 @@ FOUND = [  # inputs at which a target failed, with their targets
         "cy50eHTLMzBUyDMwAgBQSwECFAMUAAAACAADL3NdOlA0KwkAAAAHAAAACwD/HwAAAAAAAAAAgAErCQAAAAcAAAALAP8f"
         "eHRQSwUGAAAAAAEAAQA5AAAAMgAAAAAA",
     ),
+    ("stored", "ImN1cnZlcyI="),  # a text alone: "stored" raised an AttributeError
 ]
 
 
 @pytest.mark.parametrize(("name", "text"), FOUND)
 def test_an_input_that_was_found_raises_typed_errors_alone(name: str, text: str) -> None:
     TARGETS[name](base64.b64decode(text))
+
+
+def test_a_choice_without_a_field_of_the_grid_is_refused() -> None:
+    (sound,) = TARGETS["tuning"].seeds()
+    with pytest.raises(UndriftError, match="needs the cells of its experiment's grid"):
+        TARGETS["tuning"].strict(sound.replace(b'[{"method.lr": 0.3}]', b"[{}]"))
 
 
 def test_code_that_a_fuzzed_experiment_names_is_not_imported() -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from undrift.config.experiment import Data
 from undrift.errors import UndriftError
@@ -17,6 +17,7 @@ from undrift.papers.file import Paper
 from undrift.papers.measure import measure
 from undrift.papers.quantity import Quantity, Value
 from undrift.papers.scales import PanelRun, part
+from undrift.results.record import STRICT, from_fields
 from undrift.results.strictjson import dumps, loads
 from undrift.results.trial import Trial, write_result
 from undrift.results.tuning import Tuning
@@ -29,6 +30,8 @@ _VERSION = 1
 @dataclass(frozen=True)
 class StoredTrial:
     """Holds what one method measured with one seed in one cell of a grid."""
+
+    __pydantic_config__: ClassVar[Any] = STRICT
 
     panel: str
     method: str
@@ -51,6 +54,8 @@ class StoredTrial:
 class StoredPanel:
     """Says how a panel was run."""
 
+    __pydantic_config__: ClassVar[Any] = STRICT
+
     panel: str
     data: str
     model: str
@@ -65,6 +70,8 @@ class StoredPanel:
 class StoredCell:
     """Says what tuning found of one cell."""
 
+    __pydantic_config__: ClassVar[Any] = STRICT
+
     panel: str
     method: str
     cell: str  # such as "lr=0.1"
@@ -75,6 +82,8 @@ class StoredCell:
 @dataclass(frozen=True)
 class StoredPaper:
     """Holds the results of a paper at a scale."""
+
+    __pydantic_config__: ClassVar[Any] = STRICT
 
     name: str
     item: str
@@ -248,13 +257,10 @@ def read_stored(path: Path) -> StoredPaper:
     """Return the results of a file."""
     try:
         values = loads(path.read_text(encoding="utf-8"))
-        if values.pop("version") != _VERSION:
+        if not isinstance(values, dict) or values.pop("version", None) != _VERSION:
             raise ValueError("another version of the format")
-        values["panels"] = [StoredPanel(**each) for each in values["panels"]]
-        values["trials"] = [StoredTrial(**each) for each in values["trials"]]
-        values["tried"] = [StoredCell(**each) for each in values.get("tried", ())]
-        return StoredPaper(**values)
-    except (KeyError, TypeError, ValueError) as error:
+        return from_fields(StoredPaper, values)
+    except (OSError, ValueError) as error:
         raise UndriftError(
             f"{path} needs to hold results of a paper and is damaged ({error}); run it again."
         ) from error

@@ -254,7 +254,8 @@ class Journal:
 
     def _describe(self) -> None:
         """Write everything but the records."""
-        description = {key: value for key, value in asdict(self.trial).items() if key != "records"}
+        description = asdict(replace(self.trial, records=()))
+        del description["records"]
         write_result(self._path(".json"), dumps_exactly(description, indent=1) + "\n")
 
 

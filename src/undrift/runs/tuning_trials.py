@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from undrift.config.experiment import Experiment, Sweep
+from undrift.errors import UndriftError, first_line
 from undrift.results.filenames import TUNED, TUNING
 from undrift.results.statistics import count_text
 from undrift.results.trial import Trial, read_trial
 from undrift.results.tuning import TriedCell, Tuning
-from undrift.runs.jobs import Cell, cell_key, jobs, read_choice
+from undrift.runs.jobs import Cell, Choice, cell_key, jobs, read_choice
 from undrift.runs.tuning import ROUNDS, Edge, Tuner, without_rounds
 
 Found = dict[tuple[str, str], list[Trial]]  # trials that have ended, by method and cell
@@ -49,6 +50,17 @@ def read_tuning(folder: Path, experiment: Experiment) -> Tuning | None:
     tried, choice = read_choice(folder / TUNING, TUNED), read_choice(folder, TUNED)
     if tried is None or choice is None:
         return None
+    try:
+        return _told(folder, experiment, tried, choice)
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise UndriftError(
+            f"{folder} needs the cells of its experiment's grid in {TUNED}, got others "
+            f"({first_line(error, named=True)}); tune anew."
+        ) from error
+
+
+def _told(folder: Path, experiment: Experiment, tried: Choice, choice: Choice) -> Tuning:
+    """Return every cell that was tried, by what the files of both stages say."""
     found, smoothing = tuning_trials(folder / TUNING, experiment), experiment.evaluation.smoothing
     chosen = {title: own[0] for title, own in choice.cells.items() if own}
     titles = [m.title for m in experiment.methods if m.title in tried.cells]

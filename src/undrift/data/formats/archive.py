@@ -13,7 +13,6 @@ from undrift.errors import first_line
 
 _LARGEST_MEMBER = 1 << 28  # bytes; the largest member of a known archive has 154 MB
 _ERRORS = (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # Others unpack a member at once.
 
 
 def read_archive(path: Path, select: Callable[[str], bool]) -> dict[str, bytes]:
@@ -53,8 +52,7 @@ def _zipped(path: Path, select: Callable[[str], bool]) -> Iterator[tuple[str, by
             _require_name(member.filename)  # `is_dir` looks at the last letter of the name.
         chosen = [m for m in archive.infolist() if not m.is_dir() and select(m.filename)]
         for member in chosen:
-            if member.compress_type not in _METHODS:
-                raise ValueError(f"{member.filename} in another compression than deflate")
+            packed.require_deflated(member)
             room.take(member.filename, member.file_size)
         for member in chosen:
             yield member.filename, archive.read(member)

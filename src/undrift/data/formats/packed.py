@@ -10,6 +10,7 @@ import bz2
 import gzip
 import io
 import lzma
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +32,12 @@ def unpacked_limit(packed: int) -> int:
 def too_large(limit: int) -> ValueError:
     """Return the error for a file that unpacks to more than its limit."""
     return ValueError(f"more than {limit:,} bytes when it is unpacked")
+
+
+def require_deflated(member: zipfile.ZipInfo) -> None:
+    """Raise `ValueError` for a zip's member whose compression unpacks it at once, however large."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{member.filename} in another compression than deflate")
 
 
 def is_packed(path: Path) -> bool:

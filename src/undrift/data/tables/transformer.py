@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.check import require
-from undrift.data.formats.packed import too_large, unpacked_limit
+from undrift.data.formats.packed import require_deflated, too_large, unpacked_limit
 from undrift.errors import DataError, UndriftError, first_line, optional
+from undrift.untrusted import parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,11 +91,46 @@ def _skops() -> Any:
 
 
 def _require_unpackable(archive: bytes) -> None:
-    """Raise `ValueError` where an archive would unpack to far more than it is."""
+    """Raise `ValueError` where what an archive holds would take far more than its size.
+
+    Its members may be archives themselves, as sparse matrices are, and each place that names a
+    member reads it anew.
+    """
     limit = unpacked_limit(len(archive))
     with zipfile.ZipFile(io.BytesIO(archive)) as members:
-        if sum(member.file_size for member in members.infolist()) > limit:
+        left = limit - _unpacked(members)
+        if left < 0:
             raise too_large(limit)
+        places = Counter(_files(parse_json(members.read("schema.json"))))
+        for name, times in places.items():
+            content = members.read(name)
+            size = len(content)
+            if content.startswith(b"PK"):
+                with zipfile.ZipFile(io.BytesIO(content)) as inner:
+                    size += _unpacked(inner)
+            left -= times * size
+            if left < 0:
+                raise too_large(limit)
+
+
+def _unpacked(archive: zipfile.ZipFile) -> int:
+    """Return how many bytes the members of an archive unpack to."""
+    for member in archive.infolist():
+        require_deflated(member)
+    return sum(member.file_size for member in archive.infolist())
+
+
+def _files(schema: Any) -> Iterator[str]:
+    """Yield the name of a member for each place of skops' description that reads it."""
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get("file"), str):
+                yield value["file"]
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
 def _failed(expected: str, error: Exception) -> DataError:
