@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 
 import undrift as ud
-from tests.support.hospitals import NAMES, experiment, host, pooled, write_experiment
+from tests.support.hospitals import (
+    NAMES,
+    Hosts,
+    experiment,
+    host,
+    pooled,
+    write_experiment,
+)
 from undrift.config.experiment import Experiment
+from undrift.deployment.host import SiteHost, site_clients
 from undrift.deployment.plan import federated_jobs, resolved
 from undrift.deployment.run import CENSUS, run_federation
-from undrift.deployment.site_process import SiteHost, site_clients
 from undrift.errors import UndriftError
 from undrift.federation.messages import (
     CensusRequest,
@@ -26,35 +33,13 @@ from undrift.federation.messages import (
     SiteMessage,
     decode,
 )
-from undrift.federation.transport import Arrived, answer
+from undrift.federation.transport import Arrived
 from undrift.runs.folder import read
 from undrift.runs.options import RunOptions
 from undrift.runs.run_job import Observer
 from undrift.runs.saved_model import SavedModel
 
 NUMBERS = (("age", 55.0, 18.0), ("days", 6.0, 5.0), ("marker", 0.0, 1.2))
-
-
-class Hosts:
-    """Asks sites of the same process; `lost` are cut off after so many requests."""
-
-    def __init__(self, hosts: Mapping[str, Any], stop_after: int | None = None) -> None:
-        self.hosts, self.lost = dict(hosts), set[str]()
-        self._left = stop_after
-        self.limits: list[tuple[list[str], float]] = []  # of each question: whom, and for how long
-
-    def sites(self) -> list[str]:
-        return sorted(self.hosts)
-
-    def ask(self, requests: Mapping[str, bytes], *, seconds: float = inf) -> Iterator[Arrived]:
-        self.limits.append((sorted(requests), seconds))
-        for name, data in requests.items():
-            if self._left is not None:
-                self._left -= 1
-                if self._left < 0:
-                    raise KeyboardInterrupt
-            if name not in self.lost:
-                yield Arrived(name, answer(self.hosts[name], data))
 
 
 class Notes(Observer):

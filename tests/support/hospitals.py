@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,38 @@ import torch
 import undrift as ud
 from undrift.config.experiment import Experiment
 from undrift.deployment import example
+from undrift.deployment.host import SiteHost, site_clients
 from undrift.deployment.plan import resolved
-from undrift.deployment.site_process import SiteHost, site_clients
+from undrift.federation.messages import decode
+from undrift.federation.transport import Arrived, answer
 
 NAMES = sorted(example.HOSPITALS)
+
+
+class Hosts:
+    """Asks sites of the same process; `lost` are cut off from questions that `finds` finds."""
+
+    def __init__(self, hosts: Mapping[str, Any], stop_after: int | None = None) -> None:
+        self.hosts, self.lost = dict(hosts), set[str]()
+        self.finds: Callable[[str], bool] = lambda kind: True
+        self._left = stop_after  # requests until the run is stopped
+        self.limits: list[tuple[list[str], float]] = []  # of each question: whom, and for how long
+        self.asked: list[str] = []  # the kind of each question
+
+    def sites(self) -> list[str]:
+        return sorted(self.hosts)
+
+    def ask(self, requests: Mapping[str, bytes], *, seconds: float = inf) -> Iterator[Arrived]:
+        kind = decode(next(iter(requests.values()))).header.model_dump()["kind"]
+        self.limits.append((sorted(requests), seconds))
+        self.asked.append(kind)
+        for name, data in requests.items():
+            if self._left is not None:
+                self._left -= 1
+                if self._left < 0:
+                    raise KeyboardInterrupt
+            if name not in self.lost or not self.finds(kind):
+                yield Arrived(name, answer(self.hosts[name], data))
 
 
 def write_experiment(folder: Path, **sections: Any) -> Path:

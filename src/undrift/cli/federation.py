@@ -134,7 +134,7 @@ def site(
     """
     from undrift.config.experiment import Experiment
     from undrift.deployment.folders import AUTHORITY, EXPERIMENT
-    from undrift.deployment.plan import digests, federated_jobs, resolved
+    from undrift.deployment.plan import Accepted, resolved
     from undrift.deployment.site import SiteSettings, check_site, serve_site
     from undrift.usercode.names import absolute_name, is_code
 
@@ -158,15 +158,14 @@ def site(
         trust=trust,
     )
     check_site(settings, described)
-    planned = federated_jobs(described)
-    found = digests(planned)
+    facts, found = Accepted.of(described)
     if accept is not None:
         wanted = {each.strip() for each in accept.split(",")}
         remedy = "read the file, and accept what it is"
         require(
             wanted == set(found.values()), "--accept", ", ".join(found.values()), accept, remedy
         )
-    for name, value in planned[0].experiment.facts.items():
+    for name, value in facts.items():
         _say(f"  {name}: {value[:200]}")
     for name, digest in found.items():
         _say(f"Site {settings.name} answers to {name}: {digest}")

@@ -25,6 +25,11 @@ class Federation(Part):
     columns: FilePath | None = Field(
         None, description="JSON of the columns that all tables have, and how they are scaled."
     )
+    agree: bool = Field(
+        False,
+        description="Tables agree on columns by one exchange of counts and sums; data.target, "
+        "data.path and others beside it say what is agreed on.",
+    )
     inputs: Annotated[tuple[Count, ...], Field(strict=False)] = Field(
         (), description="Shape of one sample, such as [1, 28, 28], where data are no tables."
     )

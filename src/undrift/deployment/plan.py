@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +26,7 @@ from undrift.runs.jobs import Job, jobs
 from undrift.runs.load import declared_columns
 from undrift.tasks import TaskKind, named_loss, task_kind
 from undrift.untrusted import LONGEST_TOML
+from undrift.usercode.names import code_fields
 from undrift.usercode.names import digests as code_digests
 
 # What needs the data at one place, or what sites do not have.
@@ -38,6 +41,11 @@ _REFUSED = {
     "engine": ("device", "precision", "threads", "compile"),
     "sweep": ("tune",),
 }
+
+
+# What of an experiment decides a trial, and what of its table what a site tells of its own.
+_SHARED = "methods", "model", "training", "seeds", "sweep"
+_OF_TABLES = "target", "task", "drop", "categorical", "missing", "missing_target", "test_fraction"
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,23 @@ def resolved(experiment: Experiment) -> Experiment:
     for method in experiment.methods:
         expected = "methods with a server such as fedavg"
         require(issubclass(method.cls, Federated), "A federation", expected, method.cls.__name__)
+    if experiment.federation.agree:
+        _require_tables(experiment)
     return with_defaults(_dropping(experiment))
+
+
+def _require_tables(experiment: Experiment) -> None:
+    """Raise unless tables can agree on their columns."""
+    data, federation = experiment.data, experiment.federation
+    who = "federation.agree"
+    remedy = 'say path = "of-each-site.csv" and target = "column" in [data]'
+    require(data.target is not None, who, "data.target, which is predicted", "none", remedy)
+    known = bool(data.columns) or federation.columns is not None or bool(federation.inputs)
+    require(not known, who, "no columns and no inputs", "some", "remove them, or agree")
+    remedy = "leave it out where columns are agreed on"
+    require(data.transformer is None, who, "no data.transformer", data.transformer, remedy)
+    remedy = "name it in data.drop, as each site is one client"
+    require(data.client is None, who, "no data.client", data.client, remedy)
 
 
 def _dropping(experiment: Experiment) -> Experiment:
@@ -91,18 +115,21 @@ def _dropping(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"training": changed})
 
 
-def sample_form(experiment: Experiment) -> SampleForm:
-    """Return the form of samples that the experiment declares: columns, or inputs and outputs."""
+def sample_form(experiment: Experiment, agreed: Preprocessing | None = None) -> SampleForm:
+    """Return the form of samples that the experiment declares: columns, or inputs and outputs.
+
+    `agreed` are the columns of sites that have agreed on them.
+    """
     federation, task = experiment.federation, experiment.training.task
-    columns = _columns(experiment)
+    columns = agreed or _columns(experiment)
     if columns is not None:
         outputs = max(1, len(columns.target.classes))
         kind = task_kind(task or columns.target.task)
         return SampleForm((len(columns.features),), outputs, kind, columns)
     declared = bool(federation.inputs) and federation.outputs is not None
     remedy = (
-        "declare data.columns for tables, or say federation.inputs = [1, 28, 28] and "
-        "federation.outputs = 10"
+        "declare data.columns for tables, or say federation.agree = true, or federation.inputs = "
+        "[1, 28, 28] and federation.outputs = 10"
     )
     require(declared, "A federation", "the form of its samples", "none", remedy)
     assert federation.outputs is not None
@@ -125,9 +152,11 @@ def _columns(experiment: Experiment) -> Preprocessing | None:
         raise ValueError(f"{path}: {error}") from error
 
 
-def federated_jobs(experiment: Experiment) -> list[FederatedJob]:
+def federated_jobs(
+    experiment: Experiment, agreed: Preprocessing | None = None
+) -> list[FederatedJob]:
     """Return the trials of an experiment that `resolved` has returned."""
-    form = sample_form(experiment)
+    form = sample_form(experiment, agreed)
     return [FederatedJob(job, _federated(job, form)) for job in jobs(experiment)]
 
 
@@ -164,12 +193,44 @@ def _model(experiment: Experiment, form: SampleForm, seed: int) -> torch.nn.Modu
         return models.build(name, shape=form.shape, classes=form.outputs, **options)
 
 
+def agreement_facts(experiment: Experiment) -> dict[str, str]:
+    """Return by name what centre and sites must have in common to agree on columns.
+
+    It is all that decides a trial besides the columns, which nobody knows yet.
+    """
+    values = experiment.values()
+    for table, field in code_fields(values):
+        place, colon, name = table[field].rpartition(":")
+        table[field] = f"{Path(place).name}{colon}{name}"
+    table = {name: value for name, value in values["data"].items() if name in _OF_TABLES}
+    shared = {"table": table} | {name: values.get(name) for name in _SHARED}
+    facts = {name: json.dumps(each, sort_keys=True) for name, each in shared.items() if each}
+    return {"columns": "agreed on by all sites", **facts, "code": _code(experiment)}
+
+
+def agreement_digest(experiment: Experiment) -> str:
+    """Return the digest by which a site tells about its columns, and takes those agreed on."""
+    text = "\n".join(f"{name}: {value}" for name, value in agreement_facts(experiment).items())
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def _code(experiment: Experiment) -> str:
     """Return the hash of each file of code that makes method, model or loss, without its folder."""
     files = code_digests([name for name in experiment.code if name != experiment.data.name])
     return ", ".join(sorted(f"{Path(place).name} {digest}" for place, digest in files.items()))
 
 
-def digests(planned: Sequence[FederatedJob]) -> dict[str, str]:
-    """Return by name of the trial the digest that a site answers to."""
-    return {each.job.name: each.experiment.digest for each in planned}
+class Accepted(NamedTuple):
+    """Says what a site's operator accepts: the facts, and digests by what they are of."""
+
+    facts: Mapping[str, str]
+    digests: Mapping[str, str]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Accepted:
+        """Return what an experiment asks of a site, whose trials are known when columns are."""
+        if experiment.federation.agree:
+            return cls(agreement_facts(experiment), {"columns": agreement_digest(experiment)})
+        planned = federated_jobs(experiment)
+        digests = {each.job.name: each.experiment.digest for each in planned}
+        return cls(planned[0].experiment.facts, digests)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from undrift.config.experiment import Experiment
+from undrift.deployment.agreement import RunColumns
 from undrift.deployment.plan import (
     FederatedJob,
     federated_jobs,
@@ -65,7 +66,8 @@ def run_federation(
     for text in options.track:
         parse_tracker(text, Path())
     experiment = resolved(experiment)
-    planned = federated_jobs(experiment)
+    agree = experiment.federation.agree
+    planned = [] if agree else federated_jobs(experiment)
     folder = options.resume or choose_folder(options.out, name)
     recorder = Recorder(folder, track=options.track)
     with handled(), closing(lock(folder, options.spelling)):
@@ -73,7 +75,13 @@ def run_federation(
             claim(folder, force=options.force, reads=options.reads, spelling=options.spelling)
             facts = {**environment(options.arguments), "code": code_digests(experiment.code)}
             describe(folder, experiment, facts)
-        changes = _SiteChanges(newcomers, admitted)
+        agreed, said = None, list[str]()
+        if agree:
+            agreed = RunColumns.of(experiment, folder, transport, said.append)
+            planned = federated_jobs(experiment, agreed.columns)
+        for text in said:
+            options.observer.note(planned[0].job, text)
+        changes = _SiteChanges(newcomers, admitted, agreed)
         trials, stopped = _run_all(planned, transport, recorder, options, changes)
         return ExperimentResult(
             folder,
@@ -91,6 +99,7 @@ class _SiteChanges(NamedTuple):
 
     newcomers: Sequence[str]  # at a resume
     admitted: Callable[[], Collection[str]] | None  # at any time, None for everybody
+    agreed: RunColumns | None  # of which newcomers must be told
 
 
 def _run_all(
@@ -143,7 +152,8 @@ class _FederatedTrial:
             checkpoint=folder,
             resume=resume,
         )
-        self._admitted = changes.admitted
+        self._admitted, self._agreed = changes.admitted, changes.agreed
+        self._transport = transport
         self._asked_again: dict[str, float] = {}  # when a newcomer that has failed is asked again
         for name in changes.newcomers if resume else ():
             self._centre.renew(name)
@@ -157,6 +167,7 @@ class _FederatedTrial:
             "processes": 1,
             "digest": planned.experiment.digest,
             "sites": {each.name: {"samples": each.samples} for each in members},
+            **({} if self._agreed is None else {"agreement": self._agreed.cost}),
         }
         self._journal = Journal(recorder.folder, planned.job.name, trial, after=self._centre.record)
         self._trackers = Trackers(recorder.trackers(planned.job))
@@ -210,6 +221,9 @@ class _FederatedTrial:
     def _admit_one(self, name: str) -> None:
         """Enrol a newcomer; one that hangs, or is refused, must not hold every round."""
         try:
+            if self._agreed is not None:
+                for reason in self._agreed.tell(self._transport, [name]).values():
+                    raise UndriftError(reason)
             self._centre.enrol([name], seconds=CENSUS)
             self._observer.note(self._job, f"{name} takes part from now on.")
         except UndriftError as error:
@@ -237,7 +251,8 @@ class _FederatedTrial:
 
     def _save_model(self) -> None:
         experiment, centre = self._job.experiment, self._centre
-        form = sample_form(experiment)
+        agreed = None if self._agreed is None else self._agreed.columns
+        form = sample_form(experiment, agreed)
         prefix = "" if self._job.name == ONLY_JOB else f"{self._job.name}-"
         metadata = {
             "round": str(centre.round),

@@ -8,6 +8,7 @@ would have. No row leaves a site.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ from undrift.federation.messages import (
 )
 from undrift.federation.refusals import RequestError, Say, log_at_site, refusal
 from undrift.federation.site import Site
-from undrift.federation.transport import SiteTransport
+from undrift.federation.transport import Answering, SiteTransport
 from undrift.files import write_atomic
 
 COLUMNS = "columns.json"  # the file of a site's folder that keeps what was agreed
@@ -58,7 +59,8 @@ class TableSite:
 
     `experiment_of` makes the experiment for agreed columns, since they decide how many inputs the
     model has. The other arguments are those of `Site`. What was agreed is kept in the folder, so
-    that a site that is started again needs no second exchange.
+    that a site that is started again needs no second exchange. `digest` is what requests must
+    name, by default that of the table's target.
     """
 
     def __init__(
@@ -71,13 +73,14 @@ class TableSite:
         steps: int | None = None,
         seconds: float | None = None,
         say: Say = log_at_site,
+        digest: str | None = None,
     ) -> None:
         self.table, self.name = table, name
-        self.digest = columns_digest(table.target, table.task, table.missing)
+        self.digest = digest or columns_digest(table.target, table.task, table.missing)
         self._folder, self._experiment_of = Path(folder), experiment_of
         self._steps, self._seconds, self._say = steps, seconds, say
         self.columns: Preprocessing | None = None
-        self._site: Site | None = None
+        self._site: Answering | None = None
         self._misfit = False  # whether columns that were told did not fit the table
         kept = self._folder / COLUMNS
         if kept.is_file():
@@ -128,7 +131,7 @@ class TableSite:
         elif columns.digest != self.columns.digest:
             raise RequestError(
                 f"Site {self.name} needs the columns that it has begun with, got others; "
-                f"{COLUMNS} in its folder has them."
+                f"{COLUMNS} in its folder has them, and without this file it begins anew."
             )
         return SiteMessage(ColumnsTaken(site=self.name, columns=columns.digest))
 
@@ -137,9 +140,13 @@ class TableSite:
         dataset = Dataset.of(self.table.stored(columns))
         data = Clients([dataset.stored_train], test=dataset.stored_test)
         data.preprocessing = columns
-        experiment = self._experiment_of(columns)
-        self._site = Site(
-            experiment,
+        self._site = self._site_of(columns, data)
+        self.columns = columns
+
+    def _site_of(self, columns: Preprocessing, data: Clients) -> Answering:
+        """Return what answers when columns are agreed on."""
+        return Site(
+            self._experiment_of(columns),
             data,
             self._folder,
             name=self.name,
@@ -147,7 +154,6 @@ class TableSite:
             seconds=self._seconds,
             say=self._say,
         )
-        self.columns = columns
 
     def _require_own(self, columns: Preprocessing) -> None:
         """Raise unless the columns are those that the operator has offered for training."""
@@ -192,12 +198,14 @@ def agree_columns(
     task: str | None = None,
     missing: Missing = "refuse",
     columns: Preprocessing | None = None,
+    digest: str | None = None,
 ) -> TableAgreement:
     """Return the preprocessing that all connected sites have agreed on and taken.
 
     With `columns`, which were agreed on before or are declared, sites are told and not asked.
+    `digest` is what the sites accept, by default that of their target.
     """
-    names, digest = sorted(transport.sites()), columns_digest(target, task, missing)
+    names, digest = sorted(transport.sites()), digest or columns_digest(target, task, missing)
     up = 0
     if columns is None:
         request = SiteMessage(ColumnsRequest(experiment=digest))
@@ -205,11 +213,31 @@ def agree_columns(
         up = sum(message.nbytes for message in replies)
         tables = [TableStatistics.from_json(_text(message.tensors)) for message in replies]
         columns = agree(tables, target, missing, [f"site {name}" for name in names])
-    told = SiteMessage(AgreedColumns(experiment=digest), [_bytes(columns.to_json())])
-    for name, message in zip(names, _ask(transport, names, told, ColumnsTaken), strict=True):
-        if message.header.model_dump()["columns"] != columns.digest:
-            raise UndriftError(f"Site {name} needs to take the agreed columns, got others.")
-    return TableAgreement(columns, up, told.nbytes * len(names))
+    for reason in tell_columns(transport, names, columns, digest).values():
+        raise UndriftError(reason)
+    return TableAgreement(columns, up, len(columns.to_json().encode()) * len(names))
+
+
+def tell_columns(
+    transport: SiteTransport,
+    names: Sequence[str],
+    columns: Preprocessing,
+    digest: str,
+    *,
+    seconds: float = math.inf,
+) -> dict[str, str]:
+    """Tell sites what was agreed on; return those that have not taken it, with the reason."""
+    told = encode(SiteMessage(AgreedColumns(experiment=digest), [_bytes(columns.to_json())]))
+    left = {name: f"Site {name} needs to take the columns, got no reply of it." for name in names}
+    for name, data in transport.ask(dict.fromkeys(names, told), seconds=seconds):
+        header = decode(data).header
+        if isinstance(header, Refusal):
+            left[name] = header.reason
+        elif header == ColumnsTaken(site=name, columns=columns.digest):
+            left.pop(name, None)
+        else:
+            left[name] = f"Site {name} needs to take the agreed columns, got another reply."
+    return left
 
 
 def _ask(

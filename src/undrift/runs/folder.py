@@ -17,6 +17,7 @@ from undrift.engine.processes.rendezvous import restarted
 from undrift.errors import UndriftError
 from undrift.files import target_name
 from undrift.results.filenames import (
+    AGREED,
     CHECKPOINTS,
     CLIENT_METRICS,
     CURVES,
@@ -48,7 +49,7 @@ from undrift.usercode.names import Trust, require_trust, require_unchanged
 
 _EXPERIMENT_FILES = (
     *(EXPERIMENT, ENVIRONMENT, CURVES, REPORT, LABEL_COUNTS, MODEL, SEARCH, TUNED),
-    CLIENT_METRICS,
+    *(CLIENT_METRICS, AGREED),
 )
 _TRIAL_SUFFIXES = (
     *(".json", ".jsonl", ".csv", DRIFT, SURFACE, SURFACE_PICTURE),

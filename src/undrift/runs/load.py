@@ -47,11 +47,21 @@ def _load(source: Data) -> Dataset | OwnData:
 
 
 def _table(source: Data) -> Dataset | OwnData:
+    columns = declared_columns(source)
+    read = partial(read_own, source, fits=columns is None, alone=not source.here)
+    if source.here:
+        ranks = ranks_of_run()
+        with ranks.failure_scope():
+            return OwnData(declare(partial(clients_of_table, ranks, read, columns), ranks), None)
+    table = read()
+    return Dataset.of(table.stored(columns or table.fitted()), name=source.title)
+
+
+def read_own(source: Data, *, fits: bool, alone: bool) -> Table:
+    """Return the table of a section of data; the options are those of `Table.read`."""
     assert source.path is not None
     assert source.target is not None  # which the section has checked
-    columns = declared_columns(source)
-    read = partial(
-        Table.read,
+    return Table.read(
         Path(str(source.path).replace("{rank}", os.environ.get("RANK", "0"))),
         target=source.target,
         client=source.client,
@@ -64,15 +74,9 @@ def _table(source: Data) -> Dataset | OwnData:
         separator=source.separator,
         decimal=source.decimal,
         test_fraction=source.test_fraction,
-        fits=columns is None,
-        alone=not source.here,
+        fits=fits,
+        alone=alone,
     )
-    if source.here:
-        ranks = ranks_of_run()
-        with ranks.failure_scope():
-            return OwnData(declare(partial(clients_of_table, ranks, read, columns), ranks), None)
-    table = read()
-    return Dataset.of(table.stored(columns or table.fitted()), name=source.title)
 
 
 def declared_columns(source: Data) -> Preprocessing | None:
