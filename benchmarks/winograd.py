@@ -7,14 +7,16 @@
 
 Each training is one of CIFAR-10 (random images where the data set is not here) on one thread, with
 the same batches for all three. What is finished is kept in the file, so that a call goes on where
-the last one ended. Errors are those of the whole gradient against double precision, relative to
-its norm, at the start and after torch's training.
+the last one ended; what was trained on other data, with other options or with other C++ is trained
+again, and not shown beside the new. Errors are those of the whole gradient against double
+precision, relative to its norm, at the start and after torch's training.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import json
 import statistics
 import time
@@ -32,7 +34,7 @@ from undrift.data.datasets import find
 from undrift.files import write_atomic
 from undrift.gradients.task import Autograd, Batch, Oracle, Task
 from undrift.gradients.winograd import build_winograd, convolution
-from undrift.gradients.winograd.library import Scheme
+from undrift.gradients.winograd.library import Scheme, source
 from undrift.models.layout import Layout
 from undrift.models.resnet import ResNet18
 
@@ -56,15 +58,15 @@ def oracle_of(way: str) -> Iterator[Oracle]:
         convolution.scheme_for = chosen
 
 
-def data() -> tuple[Tensor, Tensor, str]:
-    """Return inputs, targets and where they are from."""
+def data() -> tuple[Tensor, Tensor]:
+    """Return inputs and targets, of random images where the data set is not here."""
     if find("cifar10") is None:
         noise = torch.Generator().manual_seed(0)
         inputs = torch.randn(5000, 3, 32, 32, generator=noise)
-        return inputs, torch.randint(10, (5000,), generator=noise), "random images"
+        return inputs, torch.randint(10, (5000,), generator=noise)
     dataset = ud.data.load("cifar10")
     stored, targets = dataset.stored_train
-    return dataset.prepare.plain()(stored, torch.float32), targets, "CIFAR-10"
+    return dataset.prepare.plain()(stored, torch.float32), targets
 
 
 def batches(inputs: Tensor, targets: Tensor, seed: int, number: int) -> Iterator[Batch]:
@@ -98,7 +100,7 @@ def errors(task: Task, x: Tensor, inputs: Tensor, targets: Tensor) -> dict[str, 
 
 def errors_around_training(stem: int, steps: int) -> None:
     """Print the median errors before and after a training with F(4x4)."""
-    inputs, targets, _ = data()
+    inputs, targets = data()
     task = task_of(stem, 0)
     x = task.layout.gather(task.model)
     for when in ("at the start", f"after {steps} steps"):
@@ -111,13 +113,31 @@ def errors_around_training(stem: int, steps: int) -> None:
         print(f"| {stem}x{stem} | {when} | {shown} |", flush=True)
 
 
+def setting(steps: int) -> dict[str, Any]:
+    """Return what trainings must have in common to be compared, the C++ by its hash."""
+    data = "random images" if find("cifar10") is None else "CIFAR-10"
+    code = hashlib.sha256(source().encode()).hexdigest()[:16]
+    common = {"data": data, "steps": steps, "batch": BATCH, "lr": LR}
+    return common | {"torch": torch.__version__, "code": code}
+
+
+def comparable(results: list[dict[str, Any]], steps: int) -> list[dict[str, Any]]:
+    """Return the trainings of this setting; torch's own do not depend on the C++."""
+    wanted = setting(steps)
+
+    def fits(result: dict[str, Any]) -> bool:
+        names = set(wanted) - ({"code"} if result["way"] == "torch" else set())
+        return all(result.get(name) == wanted[name] for name in names)
+
+    return [each for each in results if fits(each)]
+
+
 def train(way: str, stem: int, seed: int, steps: int) -> dict[str, Any]:
     """Return losses and CPU seconds of one training, and with torch the errors of gradients."""
-    inputs, targets, source = data()
+    inputs, targets = data()
     task = task_of(stem, seed)
     x = task.layout.gather(task.model)
-    result: dict[str, Any] = {"way": way, "stem": stem, "seed": seed, "steps": steps}
-    result |= {"data": source, "batch": BATCH, "lr": LR}
+    result: dict[str, Any] = {"way": way, "stem": stem, "seed": seed, **setting(steps)}
     if way == "torch":
         result["errors at the start"] = errors(task, x, inputs, targets)
     losses, seconds = [], 0.0
@@ -231,14 +251,14 @@ def main() -> None:
         ]
         for case in cases:
             results = read(chosen.out)
-            done = {(e["way"], e["stem"], e["seed"]) for e in results if e["steps"] == chosen.steps}
-            if case not in done:
+            mine = comparable(results, chosen.steps)
+            if case not in {(each["way"], each["stem"], each["seed"]) for each in mine}:
                 result = train(*case, chosen.steps)
-                write_atomic(chosen.out, json.dumps([*results, result], indent=1))
+                write_atomic(chosen.out, json.dumps([*results, result], indent=1) + "\n")
                 print(
                     f"{case}: loss {result['loss']:.4f}, {result['cpu_seconds']:.0f} s", flush=True
                 )
-    show(read(chosen.out))
+    show(comparable(read(chosen.out), chosen.steps))
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ class Event:
         span = Span.between(before, after, playing)
         score.rounds += self.turn
         score.peak_bytes = answers[-1]["peak_rss_bytes"]
+        score.execution = answers[-1].get("execution", {})
         if measured:
             score.seconds.append(statistics.fmean(each["seconds"] for each in answers))
             score.cpu_seconds.append(statistics.fmean(each["cpu_seconds"] for each in answers))
@@ -130,7 +131,9 @@ def hold(
     event: Event, names: list[str], *, rounds: int, warm_up: int, rehearsed: set[str] | None
 ) -> None:
     """Start all contestants, then play turns; the order is reversed in every other turn."""
-    taking_part = [who for who in names if event.name in CONTESTANTS[who].workloads]
+    able = [who for who in CONTESTANTS if event.name in CONTESTANTS[who].workloads]
+    event.left_out = {who: "not asked for" for who in able if who not in names}
+    taking_part = [who for who in names if who in able]
     for who in taking_part:
         if rehearsed is not None and who not in rehearsed and CONTESTANTS[who].missing is None:
             rehearsed.add(who)

@@ -1,9 +1,10 @@
 """How a contestant and the runner talk: one line of JSON for each line of one word.
 
 The runner writes "round", "accuracy" or "stop"; the contestant says {"ready": true, ...} once, and
-then answers a round with {"seconds", "cpu_seconds", "peak_rss_bytes", "steps", "samples"}. It waits
-between rounds in `Line.next`, also where a framework owns the loop and calls it from a hook, so
-that rounds of all contestants can take turns. Standard library only.
+then answers a round with {"seconds", "cpu_seconds", "peak_rss_bytes", "steps", "samples"}, and with
+"execution" where it can tell how it computed. It waits between rounds in `Line.next`, also where a
+framework owns the loop and calls it from a hook, so that rounds of all contestants can take turns.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.speed import usage
@@ -57,10 +58,12 @@ class Line:
         self._ready = False
         self._playing: tuple[float, float, float] | None = None
         self._counts: tuple[int, int] | None = None
+        self._execution: Mapping[str, str] = {}
 
-    def worked(self, steps: int, samples: int) -> None:
-        """Note what the current round has done, over all clients."""
+    def worked(self, steps: int, samples: int, execution: Mapping[str, str] | None = None) -> None:
+        """Note what the current round has done, over all clients, and how."""
         self._counts = steps, samples
+        self._execution = execution or {}
 
     def next(self, accuracy: Accuracy = lambda: None) -> bool:
         """End the round that was played, if any; wait; whether another is to be played."""
@@ -90,7 +93,8 @@ class Line:
         cpu = own + usage.descendants_seconds() - spent
         steps, samples = self._counts or (None, None)
         peak = usage.own_peak_bytes()
-        self._say(seconds=wall, cpu_seconds=cpu, peak_rss_bytes=peak, steps=steps, samples=samples)
+        facts = {"steps": steps, "samples": samples, "execution": dict(self._execution)}
+        self._say(seconds=wall, cpu_seconds=cpu, peak_rss_bytes=peak, **facts)
 
     def _say(self, **facts: object) -> None:
         self._answers.write(json.dumps(facts) + "\n")

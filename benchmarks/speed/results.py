@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -15,6 +16,7 @@ from typing import Any
 from benchmarks.speed import peers
 from benchmarks.speed.roster import CONTESTANTS, CORES, REFERENCE, ROOT
 from benchmarks.speed.usage import Span
+from benchmarks.speed.workloads import WORKLOADS
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -30,6 +32,7 @@ class Score:
     peak_bytes: int | None = None
     accuracy: float | None = None
     rounds: int = 0  # played before accuracy was asked for
+    execution: dict[str, str] = field(default_factory=dict)  # where the contestant tells it
     span: Span = Span(0.0, 0.0, 0.0)  # of all measured turns
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,18 +136,27 @@ def place(date: str, folder: Path = RESULTS, kind: str = "speed") -> Path:
 
 
 def newest(folder: Path = RESULTS) -> list[Path]:
-    """Return the files of the newest day, oldest first; workloads may have been run one by one."""
-    days: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("speed-*.json")):
-        days.setdefault(path.name[: len("speed-2026-01-31")], []).append(path)
-    return days[max(days)] if days else []
+    """Return the files with the newest results of each workload, oldest first."""
+    paths, seen = list[Path](), set[str]()
+    for path in sorted(folder.glob("speed-*.json"), reverse=True):
+        held = json.loads(path.read_text())["workloads"].keys()
+        if held - seen:
+            paths.insert(0, path)
+            seen |= held
+    return paths
 
 
 def joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the results of several files as one; later files replace workloads of earlier ones."""
+    """Return the results of several files as one; later files replace workloads of earlier ones.
+
+    Each workload keeps the date, the machine and the versions of its file.
+    """
     whole = dict(found[-1])
-    whole["workloads"] = {name: held for one in found for name, held in one["workloads"].items()}
+    newest = {
+        name: {**held, **{each: one[each] for each in ("date", "machine", "versions")}}
+        for one in found
+        for name, held in one["workloads"].items()
+    }
+    whole["workloads"] = {name: newest[name] for name in WORKLOADS if name in newest}
     whole["versions"] = {name: held for one in found for name, held in one["versions"].items()}
-    turns = sorted({one["rounds"] for one in found})
-    whole["rounds"] = turns[0] if len(turns) == 1 else f"{turns[0]} to {turns[-1]}"
     return whole

@@ -47,9 +47,10 @@ def brief(found: Mapping[str, Any]) -> str:
         cells = [_cell(on, REFERENCE, "seconds", 1.0, "")]
         cells += [_times(on, best[name].get(module)) for module in modules]
         lines.append(f"| {name}, {on['title']} | {' | '.join(cells)} |")
+    shown = {name: found["workloads"][name] for name in held}
     said = (
-        "Others in their best set-up, as multiples of undrift's seconds in the same turn. "
-        f"{_when(found)}.{_disturbance(found)} {MORE}"
+        "Others in the best of the set-ups that were raced, as multiples of undrift's seconds in "
+        f"the same turn. {_when(shown)}.{_disturbance(shown)} {MORE}"
     )
     return "\n".join([*lines, "", said])
 
@@ -126,28 +127,65 @@ def _mark(held: Mapping[str, Any], who: str) -> str:
 
 
 def _measured(found: Mapping[str, Any]) -> str:
+    held = found["workloads"]
     return (
-        f"{_when(found)}. In brackets the median ratio to undrift in the same turn, above "
-        "1 where undrift is better. Each peer in its best set-up on that workload."
-        f"{_disturbance(found)}"
+        f"{_when(held)}. In brackets the median ratio to undrift in the same turn, above 1 where "
+        "undrift is better. Each peer in the best of the set-ups that were raced."
+        f"{_disturbance(held)}"
     )
 
 
-def _when(found: Mapping[str, Any]) -> str:
-    """Return when and on what was measured, and how many turns there were."""
-    machine, versions = found["machine"], found["versions"]["undrift"]
+def _when(held: Mapping[str, Any]) -> str:
+    """Return when and on what workloads were measured, and in how many turns."""
+    turns = {name: len(one["scores"][REFERENCE]["seconds"]) for name, one in held.items()}
     return (
-        f"Measured {found['date'][:10]} on {machine['cores']} cores ({machine['cpu']}), torch "
-        f"{versions['torch']}, medians of {found['rounds']} interleaved turns"
+        f"Measured {_by_workload({name: _where(one) for name, one in held.items()}, '; ')}, "
+        f"medians of {_by_workload(turns, ', ')} interleaved turns"
     )
 
 
-def _disturbance(found: Mapping[str, Any]) -> str:
+def _disturbance(held: Mapping[str, Any]) -> str:
     """Return what the mark beside figures means, if there is one."""
-    scores = [one for held in found["workloads"].values() for one in held["scores"].values()]
-    if not any(score["disturbed"] for score in scores):
+    if not any(score["disturbed"] for one in held.values() for score in one["scores"].values()):
         return ""
     return " \\* Disturbed: other processes took more than 10 % of a core."
+
+
+def _where(held: Mapping[str, Any]) -> str:
+    """Return when, on what machine and with which torch a workload was measured."""
+    machine, torch = held["machine"], held["versions"]["undrift"]["torch"]
+    return f"{held['date'][:10]} on {machine['cores']} cores ({machine['cpu']}), torch {torch}"
+
+
+def _by_workload(facts: Mapping[str, object], between: str) -> str:
+    """Return a fact, with the workloads that it holds for where they differ."""
+    names: dict[object, list[str]] = {}
+    for name, fact in facts.items():
+        names.setdefault(fact, []).append(name)
+    if len(names) == 1:
+        return str(next(iter(names)))
+    return between.join(f"{fact} ({', '.join(held)})" for fact, held in names.items())
+
+
+def _raced(found: Mapping[str, Any]) -> str:
+    """Return which set-ups of peers are in the table, and which were left out for what reason."""
+    lines = []
+    for name, held in found["workloads"].items():
+        best = results.best_set_ups(held["scores"]).values()
+        words = ", ".join(f"{CONTESTANTS[who].module} {CONTESTANTS[who].set_up}" for who in best)
+        reasons: dict[str, list[str]] = {}
+        for who, why in {**_absent(name, held), **held["left_out"]}.items():
+            reasons.setdefault(why, []).append(who)
+        missing = "; ".join(f"{', '.join(whose)}: {why}" for why, whose in reasons.items())
+        if words:
+            lines.append(f"{name}: {words}" + (f" (left out: {missing})" if missing else ""))
+    return f"Set-ups in the table: {'. '.join(lines)}."
+
+
+def _absent(name: str, held: Mapping[str, Any]) -> dict[str, str]:
+    """Return the contestants of which a file says nothing: those that were not asked for."""
+    able = [who for who in CONTESTANTS if name in CONTESTANTS[who].workloads]
+    return {who: "not asked for" for who in able if who not in held["scores"]}
 
 
 def _notes(found: Mapping[str, Any]) -> str:
@@ -169,6 +207,7 @@ def _notes(found: Mapping[str, Any]) -> str:
             if other in held["summary"]:
                 said += f", {words} {_cell(held, other, 'seconds', 1.0, ' s')}"
         lines.append(f"{said}.")
+    lines.append(_raced(found))
     return "<br>\n".join(lines)
 
 
@@ -182,7 +221,9 @@ def replaced(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("results", nargs="*", type=Path, help="those of the newest day by default")
+    parser.add_argument(
+        "results", nargs="*", type=Path, help="by default the newest of each workload"
+    )
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "performance.md")
     parser.add_argument("--check", action="store_true", help="only say whether both are up to date")

@@ -27,7 +27,7 @@ from benchmarks.speed import (
     usage,
     workloads,
 )
-from benchmarks.speed.contestants.undrift import simulation
+from benchmarks.speed.contestants.undrift import execution_of, simulation
 from benchmarks.speed.usage import Process, Reading, Span
 from benchmarks.speed.workloads import WORKLOADS, Amount
 
@@ -44,7 +44,7 @@ print("a framework's own words")
 rounds = 0
 while line.next(lambda: 0.25 * rounds):
     rounds += 1
-    line.worked(*COUNTS)
+    line.worked(*COUNTS, {'mode': 'loop'})
 """
 
 
@@ -327,6 +327,7 @@ def test_an_event_interleaves_and_leaves_out_who_does_other_work(
         assert score.rounds == 1 + 1 + 3
         assert score.accuracy == 0.25 * 5
         assert score.first_round_seconds is not None
+        assert score.execution == {"mode": "loop"}
     assert "deepcopy-threads is left out" in capsys.readouterr().out
 
 
@@ -417,7 +418,7 @@ def test_a_peer_stands_for_its_best_set_up() -> None:
 
 
 def test_the_readme_gets_seconds_of_undrift_and_ratios_of_each_peer() -> None:
-    lines = table.brief(found()).splitlines()
+    lines = table.brief(results.joined([found()])).splitlines()
     assert lines[:4] == [
         "| seconds a round | undrift | pfl-research | Flower |",
         "|---|---|---|---|",
@@ -431,12 +432,13 @@ def test_the_readme_gets_seconds_of_undrift_and_ratios_of_each_peer() -> None:
     scores = with_torch["workloads"]["W1"]["scores"]
     scores["undrift-torch"] = scores["undrift"]
     with_torch["workloads"]["W1"]["summary"] = results.summary(scores)
-    assert "kernels=False" in table.markdown(with_torch)
-    assert "kernels=False" not in table.brief(with_torch)
+    whole = results.joined([with_torch])
+    assert "kernels=False" in table.markdown(whole)
+    assert "kernels=False" not in table.brief(whole)
 
 
 def test_the_page_gets_a_row_for_each_peer() -> None:
-    lines = table.markdown(found()).splitlines()
+    lines = table.markdown(results.joined([found()])).splitlines()
     assert lines[0] == "| seconds a round | W1, small CNN | first round, W1 |"
     assert lines[2:5] == [
         "| undrift | 2 | 5 s |",
@@ -475,24 +477,55 @@ def test_the_table_is_put_between_its_marks_and_checked(
     assert readme.read_text() == "no marks\n"
 
 
-def test_the_newest_results_are_found_by_name(tmp_path: Path) -> None:
+def file_of(folder: Path, date: str, *names: str, turns: int = 1, cpu: str = "A CPU") -> Path:
+    """Writes results of a day, in which undrift took as many seconds as the day has."""
+    made = found() | {"date": date, "machine": {"cpu": cpu, "cores": 2}}
+    scores = {"undrift": score([float(date[8:10])] * turns, 1.0, 1)}
+    held = {"title": "", "scores": scores, "summary": results.summary(scores), "left_out": {}}
+    path = results.place(date, folder)
+    path.write_text(json.dumps(made | {"workloads": dict.fromkeys(names, held)}))
+    return path
+
+
+def test_each_workload_has_its_newest_results(tmp_path: Path) -> None:
     assert results.newest(tmp_path) == []
-    for date in ("2026-02-01T09:00:00+00:00", "2026-01-31T23:59:59+00:00"):
-        results.place(date, tmp_path).write_text("{}")
+    file_of(tmp_path, "2026-01-30T09:00:00+00:00", "W1", "W2")
+    old = file_of(tmp_path, "2026-01-31T09:00:00+00:00", "W1", "W2", turns=2)
+    new = file_of(tmp_path, "2026-02-01T09:00:00+00:00", "W3", "W2", turns=3, cpu="B CPU")
     results.place("2027-01-01T00:00:00+00:00", tmp_path, kind="methods").write_text("{}")
-    assert results.newest(tmp_path) == [tmp_path / "speed-2026-02-01T0900.json"]
-    results.place("2026-02-01T08:00:00+00:00", tmp_path).write_text("{}")
-    names = [path.name for path in results.newest(tmp_path)]
-    assert names == ["speed-2026-02-01T0800.json", "speed-2026-02-01T0900.json"]
+    assert results.newest(tmp_path) == [old, new]
+    whole = results.joined([json.loads(path.read_text()) for path in (old, new)])
+    assert list(whole["workloads"]) == ["W1", "W2", "W3"]
+    shown = table.brief(whole)
+    rows = [line for line in shown.splitlines() if line.startswith("| W")]
+    assert rows == ["| W1,  | 31 |", "| W2,  | 1 |", "| W3,  | 1 |"]
+    assert "2026-01-31 on 2 cores (A CPU), torch 2.13.0+cpu (W1); 2026-02-01 on" in shown
+    assert "medians of 2 (W1), 3 (W2, W3) interleaved turns" in shown
 
 
-def test_results_of_several_files_are_one() -> None:
-    one = {"workloads": {"W1": 1, "W2": 1}, "versions": {"a": 1}, "rounds": 3, "date": "old"}
-    two = {"workloads": {"W2": 2}, "versions": {"b": 2}, "rounds": 2, "date": "new"}
-    whole = results.joined([one, two])
-    assert whole["workloads"] == {"W1": 1, "W2": 2}
-    assert whole["versions"] == {"a": 1, "b": 2}
-    assert (whole["date"], whole["rounds"]) == ("new", "2 to 3")
+def test_the_page_names_set_ups_that_were_left_out() -> None:
+    text = table.markdown(results.joined([found()]))
+    assert "W1: pfl 2 processes" in text
+    assert "fedjax: it ended" in text
+    assert "pfl-threads, fedlab-1, fedlab-threads: not asked for" in text
+
+
+def test_who_was_not_asked_for_is_written_down(tmp_path: Path) -> None:
+    event = runner.Event("A1", tmp_path, runner.Console())
+    runner.hold(event, [], rounds=1, warm_up=1, rehearsed=None)
+    assert event.left_out == dict.fromkeys(["undrift", "undrift-full-precision"], "not asked for")
+
+
+def test_results_tell_how_undrift_computed() -> None:
+    small = replace(WORKLOADS["W1b10"], cohort=3, steps=2, batch=5)
+    inputs, targets = torch.randn(30, *small.shape), torch.arange(30) % 10
+    clients = ud.Clients.split(inputs, targets, list(np.arange(30).reshape(3, 10)))
+    run = simulation(small, clients, kernels=False, mode="loop")
+    assert execution_of(run) == {
+        "mode": "loop",
+        "why": "asked for",
+        "gradients": "torch (kernels are off)",
+    }
 
 
 def test_both_tables_are_of_the_newest_results() -> None:

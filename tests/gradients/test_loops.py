@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import undrift as ud
 from tests.algorithms.reductions import PARTIAL, SAME_ANYWHERE, UNEQUAL
 from tests.support.methods import DEFAULTS, VARIANTS
+from tests.support.system import ROOT
 from undrift import testing, tree
 from undrift.data.prepare import Images
 from undrift.engine import simulate as simulate_module
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.skipif(
 CLOSE = 1e-6  # largest distance from a run without loops, as a share of the largest number
 ADDING = ud.MOON, ud.FedMLB  # to the loss, so they have no kernel
 AT_EVERY_STEP = ud.DSGD, ud.GTSGD
+AT_THE_FIRST = ud.NetFleet, ud.LDSGD
 SIGNS = ud.SignSGD, ud.SSDM, ud.EFSignSGD, ud.CascadingSSDM, ud.Marsit  # which may flip
 
 
@@ -88,13 +90,21 @@ class TestMethods:
             assert not run.execution.loops
             assert run.gradients.endswith("adds to the loss)")
             return
+        first = isinstance(algorithm, AT_THE_FIRST)
         one, other = both(algorithm, rounds=1 if isinstance(algorithm, SIGNS) else 3, mode=mode)
         assert one.execution.loops is not isinstance(algorithm, AT_EVERY_STEP)
         if isinstance(algorithm, AT_EVERY_STEP):
             assert "steps one by one (comm.mix inside a step needs tensors" in one.gradients
         else:
-            assert "in one compiled loop" in one.gradients
+            steps = "local steps but the first of a round" if first else "local steps"
+            assert f"; {steps} in one compiled loop" in one.gradients
         assert_same(one, other)
+
+    def test_the_page_counts_the_methods_that_run_all_steps_in_the_loop(self) -> None:
+        others = len({*ADDING, *AT_EVERY_STEP, *AT_THE_FIRST})
+        count = len(ud.ALGORITHMS)
+        said = f"Of the {count} methods {count - others} run all local steps in the loop."
+        assert said in (ROOT / "docs" / "kernels.md").read_text()
 
     @pytest.mark.parametrize("mode", ["loop", "stacked"])
     @pytest.mark.parametrize("name", ["FedAvg", "FedSpeed", "NetFleet", "FedaGrac"])

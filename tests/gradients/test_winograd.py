@@ -384,6 +384,7 @@ class TestGradients:
         counts = survey(task, batch)
         assert (counts.convolutions, counts.replaced) == (3, 3)
         assert counts.products == 3 * 9 * 25 * (16 * 17 + 17 * 20 + 20 * 20)
+        assert counts.others == 3 * 20 * 3
         ours, theirs = build().gradient(task, x, batch), Autograd().gradient(task, x, batch)
         assert not torch.equal(ours, theirs)
         assert away(ours, theirs.double()) < 1e-5
@@ -405,6 +406,50 @@ class TestGradients:
         two = build().gradient(task, x, batch)
         torch.set_num_threads(1)
         assert torch.equal(build().gradient(task, x, batch), two)
+
+    @pytest.mark.usefixtures("two_threads")
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_torch_has_one_thread_beside_convolutions(
+        self, monkeypatch: pytest.MonkeyPatch, fails: bool
+    ) -> None:
+        """So any number of threads has the bits of one."""
+        seen: dict[str, set[int]] = {"torch": set(), "convolutions": set()}
+        oracle, called = build(alone=True), Convolutions.backward
+
+        def backward(self: Convolutions, *given: Any) -> Any:
+            seen["torch"].add(torch.get_num_threads())
+            seen["convolutions"].add(given[5])
+            if fails:
+                raise MemoryError
+            return called(self, *given)
+
+        monkeypatch.setattr(Convolutions, "backward", backward)
+        given = sample(small_net(), (16, 9, 9))
+        if fails:
+            with pytest.raises(MemoryError):
+                oracle.gradient(*given)
+        else:
+            two = oracle.gradient(*given)
+        assert torch.get_num_threads() == 2
+        assert seen == {"torch": {1}, "convolutions": {2}}
+        if not fails:
+            torch.set_num_threads(1)
+            assert torch.equal(build().gradient(*given), two)
+
+    def test_torch_keeps_its_threads_where_it_has_work(self) -> None:
+        """Convolutions of 1x1 and matrices are torch's."""
+        for wide, alone in ((1, True), (40, False)):
+            model = nn.Sequential(
+                nn.Conv2d(16, 17, 3, padding=1),
+                nn.Conv2d(17, wide, 1),
+                nn.AdaptiveAvgPool2d(1),
+                nn.Flatten(),
+                nn.Linear(wide, 3),
+            )
+            task, _, batch = sample(model, (16, 9, 9))
+            counts = survey(task, batch)
+            assert counts.others == 3 * (81 * 17 * wide + 3 * wide)
+            assert counts.alone is alone
 
     def test_clients_on_threads_have_the_bits_of_one(self) -> None:
         oracle = build()

@@ -81,7 +81,12 @@ def play(line: Line, run: ud.Run, clients: ud.Clients) -> None:
 
     while line.next(accuracy):
         record = next(run)
-        line.worked(record.gradients, record.samples)
+        line.worked(record.gradients, record.samples, execution_of(run))
+
+
+def execution_of(run: ud.Run) -> dict[str, str]:
+    """Return how the run is executed, and why so."""
+    return {"mode": run.mode, "why": run.why, "gradients": run.gradients}
 
 
 def play_whole_runs(line: Line, workload: Workload, path: str) -> None:
@@ -119,7 +124,7 @@ def whole_run(workload: Workload, data: Data, cache: str, answer: Connection) ->
     )
     for _ in run:
         pass
-    answer.send((run.totals.gradients, run.totals.samples))
+    answer.send((run.totals.gradients, run.totals.samples, execution_of(run)))
     training = sum(record.seconds for record in run.records)
     print(f"{run.mode} ({run.why}); {run.gradients}; {training:.2f} s of rounds", file=sys.stderr)
 

@@ -16,9 +16,11 @@ from tests.engine.convolutional import convolutional_net, convolutional_run, ima
 from tests.support.runs import finished
 from undrift.engine.execution import batches, memory, stacks
 from undrift.engine.execution.lockstep import run_lockstep
-from undrift.engine.execution.threads import Stopped, ordered_thread_map
+from undrift.engine.execution.threads import Stopped, TaskCopies, ordered_thread_map
 from undrift.engine.tuning import rules
 from undrift.engine.world import World
+from undrift.gradients.task import Task
+from undrift.models.layout import Layout
 
 simulate_module = importlib.import_module("undrift.engine.simulate")
 
@@ -109,6 +111,16 @@ class TestTurns:
 
         with pytest.raises(ValueError, match="one of them"):
             run_lockstep([asks, fails, asks], lambda asked: asked, lambda i, r: None, at_once=2)
+
+
+def test_copies_of_a_task_share_the_parameters_that_a_forward_pass_replaces() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    task = Task(model, Layout.of(model), nn.functional.cross_entropy)
+    other = TaskCopies(task).several(2)[1].model
+    assert other is not model
+    assert other[0] is not model[0]
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert ours is theirs
 
 
 class TestThreads:

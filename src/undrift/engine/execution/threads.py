@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,7 +26,7 @@ class TaskCopies:
     """Makes copies of a task and keeps them for later rounds.
 
     A forward pass puts parameters into the model for a while, so jobs that run at the same time
-    need models of their own.
+    need models of their own. The tensors that a forward pass replaces are the same in all of them.
     """
 
     def __init__(self, task: Task) -> None:
@@ -34,8 +34,10 @@ class TaskCopies:
         self._free: list[Task] = []
 
     def _copy(self) -> Task:
-        model, oracle = copy.deepcopy(self._task.model), self._task.oracle.with_threads(1)
-        return replace(self._task, model=model, oracle=oracle)
+        model = self._task.model
+        shared: dict[int, Any] = {id(each): each for each in model.parameters()}
+        oracle = self._task.oracle.with_threads(1)
+        return replace(self._task, model=copy.deepcopy(model, shared), oracle=oracle)
 
     @contextmanager
     def borrow(self) -> Iterator[Task]:

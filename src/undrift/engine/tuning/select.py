@@ -264,7 +264,7 @@ def _convolutions(
     seconds = workload.seconds(counts.products, WIDE_FLOPS)
     if request.kernels is True and seconds < WINOGRAD_SECONDS:
         return None, "torch (too short a run to compile convolutions for)"
-    oracle = build_winograd()
+    oracle = build_winograd(alone=counts.alone)
     return oracle, f"torch, {counts.replaced} of {counts.convolutions} convolutions by Winograd"
 
 

@@ -93,11 +93,14 @@ class Convolution {
     const long block = tiles_ < BLOCK ? tiles_ : BLOCK, wide = in() > out() ? in() : out();
     Store& store = own_store();
     const long planes = IN2 * plane_size(in(), block);
+    // A single block has done with the weights when it comes to their slopes, which are as many.
+    const bool shared = dx && dweights && tiles_ <= BLOCK;
     const long sizes[] = {OUT2 * plane_size(out(), block), dx ? weights_size() : 0,
-                          planes, dweights ? weights_size() : 0, wide, wide};
+                          planes, dweights && !shared ? weights_size() : 0, wide, wide};
     if (!reserve(store, sizes)) return NO_MEMORY;
     float *w = store.take(sizes[0]), *u = store.take(sizes[1]), *v = store.take(sizes[2]);
     float *du = store.take(sizes[3]), *zeros = store.take(sizes[4]), *sink = store.take(sizes[5]);
+    if (shared) du = u;
     std::memset(zeros, 0, sizeof(float) * wide);
     std::memset(sink, 0, sizeof(float) * wide);
     std::atomic<bool> finite{true};

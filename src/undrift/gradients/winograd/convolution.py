@@ -170,12 +170,14 @@ class WinogradConvolution(torch.autograd.Function):
         scheme: Scheme,
         convolutions: Convolutions,
         places: Places,
+        threads: int,
     ) -> Tensor:
         x, weight = x.contiguous(memory_format=torch.channels_last), weight.contiguous()
         ctx.save_for_backward(x, weight)
         ctx.scheme, ctx.convolutions, ctx.places = scheme, convolutions, places
+        ctx.threads = threads
         shift = None if bias is None else bias.contiguous()
-        y = convolutions.forward(scheme, x, weight, shift, torch.get_num_threads())
+        y = convolutions.forward(scheme, x, weight, shift, threads)
         return torch_convolution(scheme, x, weight, bias) if y is None else y
 
     @staticmethod
@@ -186,9 +188,9 @@ class WinogradConvolution(torch.autograd.Function):
         # Autograd is on in here only if the caller asks for a graph of the slopes.
         if not torch.is_grad_enabled() and first_order() and _is_plain(dy):
             innermost = dy.contiguous(memory_format=torch.channels_last)
-            given = innermost, x, weight, wanted, torch.get_num_threads()
+            given = innermost, x, weight, wanted, ctx.threads
             into = ctx.places.lend(weight) if wanted[1] else None
             slopes = ctx.convolutions.backward(ctx.scheme, *given, into)
         if slopes is None:
             slopes = torch_slopes(ctx.scheme, dy, x, weight, wanted)
-        return *slopes, None, None, None
+        return *slopes, None, None, None, None
