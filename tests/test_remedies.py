@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import undrift as ud
 from undrift import check, foreign
 from undrift.config.experiment import Experiment
+from undrift.config.shorthand import parse_model
 
 PAIR = (torch.zeros(8, 3), torch.arange(8) % 2)
 LOADERS = [DataLoader(TensorDataset(*PAIR)) for _ in range(2)]
@@ -56,6 +57,15 @@ def predicted(rows: Any, **options: Any) -> Any:
 
 def simulated(*arguments: Any) -> ud.Run:
     return ud.simulate(*arguments, ud.Clients([PAIR]), work="steps:1", rounds=1)
+
+
+def learned(model: Any = None, **options: Any) -> ud.Run:
+    model, clients = model or nn.Linear(3, 2), ud.Clients([PAIR, PAIR])
+    return ud.simulate(ud.FedAvg(lr=0.1), model, clients, work="steps:1", rounds=1, **options)
+
+
+def framed(**columns: Any) -> ud.Clients:
+    return ud.Clients(FRAME.assign(**columns), target="y", client="site")
 
 
 def compared(clients: Any = "digits", **options: Any) -> Any:
@@ -170,6 +180,47 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a device to compare": (
         lambda: compared(device="cpu"),
         'the device that computes is engine.device = "cuda:0", a field of the experiment: changes=',
+    ),
+    "no batches": (lambda: learned(batch_size=0), "batch_size=None takes all samples of a client"),
+    "a parallel model": (
+        lambda: learned(nn.DataParallel(nn.Linear(3, 2))),
+        "got 'DataParallel'; pass the module inside: model.module",
+    ),
+    "a scripted model": (
+        lambda: learned(torch.jit.script(nn.Linear(3, 2))),
+        "pass the model before torch.jit; compile=True of ExecutionOptions compiles it",
+    ),
+    "a loader of batches": (
+        lambda: ud.Clients([DataLoader(TensorDataset(*PAIR), batch_size=None)]),
+        "got 'batch_size=None'; let its Dataset return single samples and give it a batch_size",
+    ),
+    "means for missing cells": (
+        lambda: ud.Clients(FRAME, target="y", client="site", missing="mean"),
+        "got 'mean'; \"impute\" fills in the mean, or the most frequent category",
+    ),
+    "one frame without clients": (
+        lambda: ud.Clients(FRAME, target="y"),
+        "undrift.data.read_table(frame, target='y')).split('iid', 20)",
+    ),
+    "tests without a column": (
+        lambda: ud.Clients(FRAME, target="y", client="site", test=FRAME[["site", "y"]]),
+        "test rows with a column 'age', got 'columns site, y'; give the rows to test on the same",
+    ),
+    "a column of lists": (
+        lambda: framed(lists=[[1, 2]] * 20),
+        "Row 1 of column 'lists' needs a number or a word, got a list; make a column of each",
+    ),
+    "a complex column": (
+        lambda: framed(wave=np.full(20, 1j)),
+        "Row 1 of column 'wave' needs a real number, got ",
+    ),
+    "several bad columns": (
+        lambda: framed(uuid=[f"u{i}" for i in range(20)], day=["2020-01-31"] * 20, z=[1j] * 20),
+        "say drop=['uuid', 'day', 'z'] (drop=uuid+day+z in the shell)",
+    ),
+    "options of a model": (
+        lambda: parse_model("mlp:hidden=5:dropout=0.1"),
+        "got 'hidden=5:dropout=0.1'; write commas: hidden=5,dropout=0.1",
     ),
     "callbacks": (
         lambda: ud.simulate(ud.FedAvg(lr=0.1), None, None, callbacks=[print]),
@@ -300,6 +351,80 @@ def test_a_word_of_another_tool_is_answered_in_the_shell(call, words: str) -> No
     code, _, err = call(*words.split())
     assert code == 2
     assert COMMANDS[words] in " ".join(err.split())
+
+
+def test_one_column_may_be_dropped_by_its_name_alone() -> None:
+    clients = ud.Clients(FRAME.assign(g=0.5), target="y", client="site", drop="age")
+    assert clients.preprocessing is not None
+    assert clients.preprocessing.features == ("g",)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "sentence"),
+    [
+        (nn.Softmax(1), "cross_entropy", "got outputs that sum to 1, as of a softmax; leave the"),
+        (nn.Softmax(1), nn.CrossEntropyLoss(label_smoothing=0.1), "leave the softmax out"),
+        (nn.Identity(), nn.NLLLoss(), "end the model with nn.LogSoftmax.1."),
+        (nn.Identity(), nn.functional.nll_loss, "use nn.CrossEntropyLoss.. for logits"),
+    ],
+)
+def test_a_softmax_too_many_or_too_few_is_told(model: nn.Module, loss: Any, sentence: str) -> None:
+    with pytest.warns(UserWarning, match=sentence):
+        learned(nn.Sequential(nn.Linear(3, 2), model), loss=loss)
+    last = nn.LogSoftmax(1) if "nll" in str(loss).lower() else nn.Identity()
+    learned(nn.Sequential(nn.Linear(3, 2), last), loss=loss)  # A warning would fail the test.
+
+
+def test_code_that_returns_no_data_is_told_how_to_wrap_it(call, tmp_path: Path) -> None:
+    returned = {
+        "pd.DataFrame({'a': [1]})": "undrift.Clients(frame, target='...', client='...')",
+        "(torch.zeros(4, 2), torch.zeros(4))": "undrift.Clients.split(inputs, targets, ",
+        "[(torch.zeros(4, 2), torch.zeros(4))]": "make them: undrift.Clients(data_of_each_client",
+    }
+    lines = ["import pandas as pd, torch"]
+    lines += [f"def load{i}():\n    return {value}" for i, value in enumerate(returned)]
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    for i, remedy in enumerate(returned.values()):
+        code, _, err = call("run", "fedavg", "--data", f"{tmp_path / 'mine.py'}:load{i}")
+        assert code == 2
+        assert remedy in " ".join(err.split())
+
+
+def test_a_lazy_sample_that_is_not_a_number_is_named() -> None:
+    inputs = torch.zeros(40, 3)
+    inputs[33, 1] = torch.nan  # which the look before the first round does not read
+    rows = TensorDataset(inputs, torch.arange(40) % 2)
+    clients = ud.Clients([rows, rows], lazy=True)
+    run = ud.simulate(
+        ud.FedAvg(lr=0.1), nn.Linear(3, 2), clients, work="epochs:1", rounds=1, batch_size=8
+    )
+    with pytest.raises(ValueError, match=r"client \d, needs finite data, .* Inf in sample 33 of"):
+        list(run)
+
+
+def test_a_run_that_has_ended_says_so_when_it_is_resumed(call, tmp_path: Path) -> None:
+    training = ["--rounds", "1", "--clients", "2", "--model", "logistic", "--work", "steps:1"]
+    code, _, err = call("run", "fedavg", *training, "--out", str(tmp_path / "run"), "--quiet")
+    assert code == 0, err
+    code, out, err = call("run", "--resume", str(tmp_path / "run"))
+    assert code == 0, err
+    assert "The run has ended; this is what came of it." in " ".join((out + err).split())
+
+
+def test_predictions_read_decimal_commas_as_training_did(call, tmp_path: Path) -> None:
+    rows = [f"{'ns'[i % 2]};{30 + i},5;{'no' if i < 20 else 'yes'}" for i in range(40)]
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join(["site;age;died", *rows]))
+    data = f"{table}:target=died,client=site,decimal=comma"
+    out = str(tmp_path / "run")
+    training = ["--rounds", "1", "--model", "logistic", "--quiet", "--out", out]
+    code, _, err = call("run", "fedavg", "--data", data, *training)
+    assert code == 0, err
+    code, scored, err = call("predict", out, str(table))
+    assert code == 0, err
+    assert len(scored.splitlines()) == 41
+    code, _, err = call("predict", out, str(table), "--decimal", "point")
+    assert "needs a number with a decimal point, got '30,5'" in " ".join(err.split())
 
 
 def test_a_model_that_fails_is_no_matter_of_lazy_samples_alone() -> None:

@@ -24,10 +24,19 @@ PACKED = ("Marsit", "CascadingSSDM", "SSDM")  # whose bytes are made on the CPU
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
+    return printed()
+
+
+@pytest.fixture(scope="module")
+def widely() -> dict[str, Any]:
+    return printed("wide")
+
+
+def printed(*words: str) -> dict[str, Any]:
     """Return what `tests/jobs/standin.py` prints, in a process whose torch has the device."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.jobs.standin"],
+        [sys.executable, "-m", "tests.jobs.standin", *words],
         env={**os.environ, "PYTHONPATH": paths},
         cwd=ROOT,
         capture_output=True,
@@ -47,10 +56,25 @@ def test_a_tensor_on_the_wrong_device_fails(found: dict[str, Any]) -> None:
 def test_every_mode_gives_on_the_device_what_it_gives_on_the_cpu(found: dict[str, Any]) -> None:
     for case, each in found.items():
         if isinstance(each, dict):
-            assert each["apart"] < 1e-12, case
-            assert each["loss"] < 1e-12, case
-            assert each["metrics"] == [True, True], case
-            assert each["device"] == ["standin", "standin"], case
+            require_alike(each, case)
+
+
+@pytest.mark.long
+def test_all_methods_and_features_give_on_the_device_what_they_give_on_the_cpu(
+    widely: dict[str, Any],
+) -> None:
+    assert len(widely) > 88
+    for case, each in widely.items():
+        require_alike(each, case)
+        if not case.startswith((*PACKED, "PSGD", "SignSGD", "EFSignSGD", "lazy")):
+            assert each["largest"][:1] <= [4], case
+
+
+def require_alike(each: dict[str, Any], case: str) -> None:
+    for name in ("apart", "loss", "metrics", "clients", "sharpness", "predictions"):
+        assert each[name] < 1e-12, (case, name)
+    assert each["validated"], case
+    assert each["device"] == ["standin", "standin"], case
 
 
 def test_a_round_copies_to_the_cpu_a_number_a_client_and_no_vector(found: dict[str, Any]) -> None:

@@ -105,6 +105,20 @@ def _as_strided(tensor: Tensor, size: Any, stride: Any, storage_offset: Any = No
     return wrap(inner.as_strided(size, stride, inner.storage_offset() + (storage_offset or 0)))
 
 
+@_kernel("as_strided_")
+def _as_strided_in_place(
+    tensor: Tensor, size: Any, stride: Any, storage_offset: Any = None
+) -> Tensor:
+    tensor.data = _as_strided(tensor, size, stride, storage_offset)
+    return tensor
+
+
+@_kernel("fill_diagonal_")
+def _fill_diagonal(tensor: Tensor, value: Any, wraps: bool = False) -> Tensor:
+    held(tensor).fill_diagonal_(value, wraps)
+    return tensor
+
+
 @_kernel("_copy_from")
 def _copy_from(source: Tensor, goal: Tensor, non_blocking: bool = False) -> Tensor:
     if goal.device.type != NAME:

@@ -24,7 +24,10 @@ def predict(
         str | None,
         typer.Option(help="Of FILE's cells: comma, semicolon, tab, pipe; found if left out."),
     ] = None,
-    decimal: Annotated[str, typer.Option(help="Of FILE's numbers: point or comma.")] = ".",
+    decimal: Annotated[
+        str | None,
+        typer.Option(help="Of FILE's numbers: point or comma; as in training if left out."),
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +50,8 @@ def predict(
     range_index = pandas().RangeIndex  # which says what to install before anything is read
     require(new, "predict", "a new file", str(out), "choose another name, or say --force")
     saved = SavedModel.read(model, model=network, trust=trust or places_in(sys.argv[1:]))
-    frame = read_frame(file, separator=separator, decimal=decimal)
+    point = saved.preprocessing.decimal if decimal is None else decimal
+    frame = read_frame(file, separator=separator, decimal=point)
     scored = frame.join(saved.predict(frame))
     text = scored.to_csv(index=not isinstance(scored.index, range_index))
     if out is None:

@@ -63,6 +63,8 @@ class ProgressBar(Observer):
         self._bar.stop()
 
     def plan(self, planned: Sequence[Job], rounds: int) -> None:
+        if not planned:
+            self._say("The run has ended; this is what came of it. Start anew for more rounds.")
         self._several = len(planned) > 1
         algorithms = [job.method.build() for job in planned]
         for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):

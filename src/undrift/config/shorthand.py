@@ -106,6 +106,8 @@ def _options(text: str, who: str, form: str, *, literal: bool = True) -> dict[st
     for part in re.split(r",\s*(?=\w+=)", text) if text else ():
         key, equals, value = part.partition("=")
         require(bool(key and equals and value), who, f"options such as {form}", text)
+        commas = re.sub(r":(\w+=)", r",\1", text)
+        require(commas == text, who, f"options such as {form}", text, f"write commas: {commas}")
         options[key] = _literal(value) if literal else value
     return options
 

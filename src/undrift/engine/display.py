@@ -28,13 +28,13 @@ class RecordDisplay:
         """Return the records as a pandas frame."""
         from undrift.report import notebook
 
-        return notebook.frame(self)  # type: ignore[arg-type]
+        return notebook.frame(self)
 
     def plot(self, metric: str = "accuracy", against: str = "round", **options: Any) -> Any:
         """Draw a curve of the records and return matplotlib's Axes."""
         from undrift.report import notebook
 
-        return notebook.plot(self, metric, against, **options)  # type: ignore[arg-type]
+        return notebook.plot(self, metric, against, **options)
 
     def show_progress(self) -> None:
         """Show a bar of the rounds while they are run."""
@@ -45,14 +45,14 @@ class RecordDisplay:
     def __repr__(self) -> str:
         from undrift.report import notebook
 
-        return notebook.one_line(self)  # type: ignore[arg-type]
+        return notebook.one_line(self)
 
     def __rich__(self) -> Any:
         from undrift.report import notebook
 
-        return notebook.rich_table(self)  # type: ignore[arg-type]
+        return notebook.rich_table(self)
 
     def _repr_html_(self) -> str:
         from undrift.report import notebook
 
-        return notebook.html_table(self)  # type: ignore[arg-type]
+        return notebook.html_table(self)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 import numpy as np
+import torch
 from torch import nn
 
 from undrift.aggregation import attacks, robust
@@ -57,6 +58,7 @@ def check_arguments(request: SimulationRequest) -> None:
     elif isinstance(model, str):
         remedy = f"undrift.models.build({model!r}, shape=..., classes=...) makes one by name"
     require(isinstance(model, nn.Module), "simulate", "an nn.Module as model", model, remedy)
+    _refuse_wrapped(model)
     tensors = (*model.named_parameters(), *model.named_buffers())
     empty = next((name for name, tensor in tensors if tensor.is_meta), None)
     remedy = "load its weights, or make it without device='meta'"
@@ -85,6 +87,16 @@ def check_arguments(request: SimulationRequest) -> None:
         _check_ranks(request)
 
 
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Raise for a model that another tool has wrapped, whose parameters cannot be replaced."""
+    parallel = nn.DataParallel, nn.parallel.DistributedDataParallel
+    expected, kind = "the plain nn.Module as model", type(model).__name__
+    remedy = "pass the module inside: model.module"
+    require(not isinstance(model, parallel), "simulate", expected, kind, remedy)
+    remedy = "pass the model before torch.jit; compile=True of ExecutionOptions compiles it"
+    require(not isinstance(model, torch.jit.ScriptModule), "simulate", expected, kind, remedy)
+
+
 def clients_remedy(data: Any) -> str:
     """Return how clients are made of what was given in their place."""
     if isinstance(data, Dataset):
@@ -93,6 +105,9 @@ def clients_remedy(data: Any) -> str:
         return f"load and deal the data set: undrift.data.load({data!r}).split('iid', 20)"
     if is_frame(data):
         return "say which columns are which: undrift.Clients(frame, target='...', client='...')"
+    if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], tuple | list):
+        parts = "undrift.data.partition.iid(targets, 20)"
+        return f"deal inputs and targets: undrift.Clients.split(inputs, targets, {parts})"
     if is_source(data):
         return "pass one for each client: undrift.Clients([first, second], test=test_data)"
     return "make them: undrift.Clients(data_of_each_client, test=test_data)"
@@ -145,7 +160,8 @@ def _require_counts(who: str = "simulate", **counts: int) -> None:
 
 def _require_count_or_none(name: str, count: int | None) -> None:
     fits = count is None or (is_whole(count) and count >= 1)
-    require(fits, "simulate", f"{name} >= 1, a whole number or None", count)
+    remedy = "batch_size=None takes all samples of a client" if name == "batch_size" else ""
+    require(fits, "simulate", f"{name} >= 1, a whole number or None", count, remedy)
 
 
 def require_enough_clients(

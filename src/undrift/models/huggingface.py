@@ -10,7 +10,8 @@ execution mode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ def from_pretrained(name_or_folder: str | Path, *, classes: int, **options: Any)
         "ignore_mismatched_sizes": True,  # a classifier of another size is replaced
     } | options
     try:
-        network = transformers.AutoModelForSequenceClassification.from_pretrained(name, **settings)
+        with _without_bars(transformers):
+            loads = transformers.AutoModelForSequenceClassification.from_pretrained
+            network = loads(name, **settings)
     except Exception as error:  # transformers raises errors of many classes
         raise UndriftError(_refusal(name, error, bool(settings["local_files_only"]))) from error
     padding = network.config.pad_token_id
@@ -68,6 +71,19 @@ def from_pretrained(name_or_folder: str | Path, *, classes: int, **options: Any)
             f"{name!r}; pass pad_token_id=0 or whatever fills your texts."
         )
     return HuggingFace(network.float().train(), padding)
+
+
+@contextmanager
+def _without_bars(transformers: Any) -> Iterator[None]:
+    """Let transformers load without a bar, which it draws for the smallest model, too."""
+    told = transformers.utils.logging
+    shown = told.is_progress_bar_enabled()
+    told.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            told.enable_progress_bar()
 
 
 def for_texts(

@@ -15,6 +15,7 @@ from undrift.data.tables.fit import declared
 from undrift.data.tables.preprocessing import Preprocessing
 from undrift.data.tables.ranks import clients_of_table
 from undrift.data.tables.read import Table
+from undrift.engine.validate import clients_remedy
 from undrift.errors import UndriftError, first_line
 from undrift.runs.own import OwnData, is_own, own
 from undrift.usercode.load import import_object
@@ -119,7 +120,6 @@ def _by_code(name: str) -> Dataset | OwnData:
     if isinstance(value, Clients):
         return OwnData(value, None)
     expected = "to return undrift.Clients or an undrift.Dataset"
-    remedy = "wrap it: undrift.Clients(data_of_each_client, test=test_data)"
-    require(isinstance(value, Dataset), name, expected, type(value).__name__, remedy)
+    require(isinstance(value, Dataset), name, expected, value, clients_remedy(value))
     dataset: Dataset = value
     return dataset

@@ -108,11 +108,15 @@ class SavedModel:
         load_safetensors(model, file)
         return cls(model, fitted)
 
-    def predict(self, rows: Any, *, separator: str | None = None, decimal: str = ".") -> Any:
+    def predict(
+        self, rows: Any, *, separator: str | None = None, decimal: str | None = None
+    ) -> Any:
         """Return a frame of predictions for the rows of a frame or a file.
 
-        `separator` and `decimal` are those of a CSV file, as `data.read_table` takes them.
+        `separator` and `decimal` are those of a CSV file, as `data.read_table` takes them; the
+        decimal point is that of the training table where none is named.
         """
+        decimal = self.preprocessing.decimal if decimal is None else decimal
         return score(
             self.model, self.preprocessing, as_frame(rows, separator=separator, decimal=decimal)
         )

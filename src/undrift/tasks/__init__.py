@@ -11,7 +11,15 @@ from undrift.tasks.kinds import (
     task_kind,
     task_of_loss,
 )
-from undrift.tasks.losses import LOSSES, MODULES, NUMBER_LOSSES, Loss, as_loss, named_loss
+from undrift.tasks.losses import (
+    LOSSES,
+    MODULES,
+    NUMBER_LOSSES,
+    Loss,
+    as_loss,
+    named_loss,
+    torch_loss,
+)
 from undrift.tasks.metrics import (
     METRICS,
     Metric,
@@ -43,4 +51,5 @@ __all__ = [
     "output_count",
     "task_kind",
     "task_of_loss",
+    "torch_loss",
 ]

@@ -82,7 +82,9 @@ def test_what_frames_and_others_do_not_take_is_named() -> None:
         DataError, match=r"Row 5 of column 'site' .*; drop the row, or name its cli"
     ):
         ud.Clients(unknown, target="died", client="site", **OPTIONS)
-    with pytest.raises(ValueError, match=r"a test with the column \['ward'\]"):
+    with pytest.raises(
+        ValueError, match="test rows with a column 'ward', got 'columns id, site, age"
+    ):
         ud.Clients(
             patients(),
             target="died",

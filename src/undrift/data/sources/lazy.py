@@ -63,6 +63,11 @@ class LazySamples:
                 f"sample {self.sources[at].indices[places[0]]} of its Dataset; bring them to one "
                 "shape there, since samples that are read when drawn are not checked before."
             )
+        if values.is_floating_point() and not bool(values.isfinite().all()):
+            raise ValueError(
+                f"{who} needs finite data, got NaN or Inf in sample "
+                f"{self.sources[at].indices[places[0]]} of its Dataset; clean or drop it."
+            )
         return values
 
 

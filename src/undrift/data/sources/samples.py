@@ -42,6 +42,9 @@ class Source:
         """Return the source of a `Dataset` or a `DataLoader`, or raise `ValueError`."""
         dataset, collate, size = data, default_collate, None
         if isinstance(data, DataLoader):
+            batches = data.batch_sampler is not None
+            remedy = "let its Dataset return single samples and give it a batch_size"
+            require(batches, who, "a DataLoader of samples", "batch_size=None", remedy)
             dataset, collate, size = (
                 data.dataset,
                 data.collate_fn or default_collate,

@@ -25,7 +25,10 @@ def from_frames(
     `table` has further options of `read_table`.
     """
     whole, client, test = _whole(data, target, client, test, table)
-    remedy = "or pass a list of frames, one for each client"
+    remedy = (
+        "pass a list of frames, one for each client, or deal the rows: undrift.Dataset.of("
+        f"undrift.data.read_table(frame, target={target!r})).split('iid', 20)"
+    )
     require(client is not None, WHO, 'client="column" for one frame', "none", remedy)
     return Dataset.of(read_table(whole, target=str(target), client=client, test=test, **table))
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from undrift.data.tables.cells import (
     DECIMAL_COMMA,
@@ -49,6 +51,27 @@ _IDENTIFIER = re.compile(
 Kind = Literal["number", "category"]
 
 
+def column_kinds(
+    frame: pd.DataFrame, names: Sequence[str], categorical: Collection[str]
+) -> dict[str, Kind]:
+    """Return what each column is, or raise `DataError` with all that are no features."""
+    kinds, errors = dict[str, Kind](), dict[str, DataError]()
+    for name in names:
+        try:
+            kinds[name] = column_kind(frame[name], name, categorical)
+        except DataError as error:
+            errors[name] = error
+    if len(errors) > 1:
+        others = "; ".join(str(error).rstrip(".") for error in errors.values())
+        raise DataError(
+            f"{others}. To leave all of them out say drop=[{', '.join(map(repr, errors))}] "
+            f"(drop={'+'.join(errors)} in the shell)."
+        )
+    for refused in errors.values():
+        raise refused
+    return kinds
+
+
 def column_kind(cells: pd.Series[Any], name: str, categorical: Collection[str]) -> Kind:
     """Return what a column is, or raise `DataError` for one that is no feature."""
     import pandas as pd
@@ -56,6 +79,13 @@ def column_kind(cells: pd.Series[Any], name: str, categorical: Collection[str]) 
     present = cells.dropna()
     if len(present) == 0:
         raise _refused(name, "values", "none")
+    if cells.dtype.kind == "c":
+        raise bad_cell(name, 0, "a real number", repr(present.iloc[0]), "split it into two columns")
+    nested = present.map(lambda cell: isinstance(cell, list | tuple | dict | set | np.ndarray))
+    if cells.dtype == object and nested.any():
+        row = int(cells.index.get_indexer(nested.index[nested.to_numpy()])[0])
+        got = f"a {type(cells.iloc[row]).__name__}"
+        raise bad_cell(name, row, "a number or a word", got, "make a column of each of its values")
     if name in categorical:
         _require_few(name, present)
         return "category"

@@ -26,6 +26,7 @@ from undrift.data.tables.cells import (
     as_words,
     bad_cell,
 )
+from undrift.data.tables.files import as_decimal
 from undrift.data.tables.transformer import TransformedColumns
 from undrift.errors import DataError
 from undrift.untrusted import parse_json
@@ -175,6 +176,7 @@ class Preprocessing:
 
     columns: tuple[Column, ...]
     target: Target
+    decimal: str = "."  # of the numbers in the file that it was fitted to
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -209,7 +211,8 @@ class Preprocessing:
     def to_json(self) -> str:
         """Return the preprocessing as JSON, which `from_json` reads."""
         columns = list(map(_values, self.columns))
-        return json.dumps({"form": FORM, "columns": columns, "target": asdict(self.target)})
+        values = {"form": FORM, "columns": columns, "target": asdict(self.target)}
+        return json.dumps(values | ({} if self.decimal == "." else {"decimal": self.decimal}))
 
     @classmethod
     def from_json(cls, text: str, *, trust: bool = False, archives: bool = True) -> Preprocessing:
@@ -230,7 +233,7 @@ class Preprocessing:
                 _scale(aim["scale"]),
             )
             columns = tuple(_column(each, trust, archives) for each in values["columns"])
-            return cls(columns, target)
+            return cls(columns, target, as_decimal(values.get("decimal", ".")))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
                 f"Preprocessing needs JSON as undrift writes it, got an error: {error}; export the "

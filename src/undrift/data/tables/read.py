@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from undrift.check import require, require_choice
 from undrift.data.holdout import check_fraction, train_and_test
 from undrift.data.stored import Array, Samples, Stored, damaged
 from undrift.data.tables.cells import as_words
-from undrift.data.tables.files import pandas, read_frame, without_index
+from undrift.data.tables.files import as_decimal, pandas, read_frame, without_index
 from undrift.data.tables.fit import (
     Missing,
     agree,
@@ -23,7 +23,7 @@ from undrift.data.tables.fit import (
     statistics_of,
     target_statistics,
 )
-from undrift.data.tables.kinds import Kind, column_kind
+from undrift.data.tables.kinds import Kind, column_kinds
 from undrift.data.tables.preprocessing import Preprocessing
 from undrift.data.tables.statistics import TableStatistics
 from undrift.data.tables.transformer import TransformedColumns
@@ -115,6 +115,7 @@ class Table:
     statistics: TableStatistics | None  # None where nothing is fitted to it
     transformer: Preprocessing | None = None  # fitted to it, of one's own
     owned: bool = True  # whether test rows have clients, too
+    decimal: str = "."  # of the numbers in its file
 
     @classmethod
     def read(
@@ -142,7 +143,11 @@ class Table:
         `fits=False` looks at no column, because a preprocessing is known. With `alone=False` others
         agree with it, so that a column may be empty here.
         """
+        filled = missing in ("mean", "median", "mode", "most_frequent", "fill", "ffill", "zero")
+        remedy = '"impute" fills in the mean, or the most frequent category'
+        require(not filled, WHO, "missing to be one of refuse, impute", missing, remedy)
         require_choice(WHO, "missing", missing, ("refuse", "impute"))
+        drop, categorical = _names(drop), _names(categorical)
         require_choice(WHO, "missing_target", missing_target, ("refuse", "drop"))
         if task is not None:
             require_choice(WHO, "task", task, TASKS)
@@ -150,7 +155,7 @@ class Table:
         fitting = transformer is None or (alone and fits)
         remedy = "leave it out where columns are agreed on or declared"
         require(fitting, WHO, "no transformer", "one", remedy)
-        frame = as_frame(source, separator=separator, decimal=decimal)
+        frame, point = as_frame(source, separator=separator, decimal=decimal), as_decimal(decimal)
         if missing_target == "drop":
             frame = with_targets(frame, target)
         rows, owned = train_and_test(max(2, len(frame)), test_fraction, seed), True
@@ -167,12 +172,11 @@ class Table:
             _require_size(frame, features)
             if fits:
                 empty = [n for n in features if missing == "impute" and frame[n].isna().all()]
-                kinds: dict[str, Kind | None] = {
-                    name: None
-                    if name in empty and not alone
-                    else column_kind(frame[name], name, categorical)
-                    for name in (features if transformer is None else [])
-                }
+                left = [n for n in features if transformer is None and (alone or n not in empty)]
+                kinds: dict[str, Kind | None] = dict.fromkeys(
+                    features if transformer is None else []
+                )
+                kinds.update(column_kinds(frame, left, categorical))
                 aim = target_statistics(frame[target], frame[target].iloc[rows[0]], target, task)
                 statistics = statistics_of(frame, rows[0], kinds, aim, missing)
             if transformer is not None:
@@ -180,15 +184,18 @@ class Table:
                 made = TransformedColumns.fit(transformer, frame[features].iloc[rows[0]])
                 assert statistics is not None
                 own = Preprocessing((made,), agree([statistics], target, missing).target)
-        return cls(source, frame, target, client, task, missing, rows, statistics, own, owned)
+        return cls(
+            source, frame, target, client, task, missing, rows, statistics, own, owned, point
+        )
 
     def fitted(self) -> Preprocessing:
         """Return the preprocessing that is fitted to this table alone."""
-        if self.transformer is not None:
-            return self.transformer
-        assert self.statistics is not None
-        with _named(self.source):
-            return agree([self.statistics], self.target, self.missing)
+        made = self.transformer
+        if made is None:
+            assert self.statistics is not None
+            with _named(self.source):
+                made = agree([self.statistics], self.target, self.missing)
+        return replace(made, decimal=self.decimal)
 
     def stored(self, preprocessing: Preprocessing) -> Stored:
         """Return the data set of the table with its columns prepared."""
@@ -216,6 +223,11 @@ class Table:
         )
 
 
+def _names(columns: str | Sequence[str]) -> Sequence[str]:
+    """Return names of columns, of which one may be given as text."""
+    return [columns] if isinstance(columns, str) else columns
+
+
 @contextmanager
 def _named(source: Any) -> Iterator[None]:
     """Let errors in data name the file that they are of."""
@@ -237,8 +249,10 @@ def _require_alone(missing: Missing, categorical: Sequence[str]) -> None:
 def _followed(frame: pd.DataFrame, held: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Array, Array]]:
     """Return both frames as one, and the rows of each."""
     missing = [name for name in frame.columns if name not in held.columns]
-    remedy = "give both tables the same columns"
-    require(not missing, WHO, f"a test with the column {missing[:1]}", "none", remedy)
+    there = ", ".join(map(str, held.columns))
+    remedy = "give the rows to test on the same columns as those to train on"
+    lacking = " and ".join(map(repr, missing))
+    require(not missing, WHO, f"test rows with a column {lacking}", f"columns {there}", remedy)
     whole = pandas().concat([frame, held[list(frame.columns)]], ignore_index=True)
     return whole, (np.arange(len(frame)), np.arange(len(frame), len(whole)))
 

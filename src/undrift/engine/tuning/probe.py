@@ -16,7 +16,7 @@ from undrift.data.clients import Clients
 from undrift.errors import first_line
 from undrift.gradients.dropout import KeyedDropout
 from undrift.gradients.task import per_sample
-from undrift.tasks import Loss, MetricSet, fitted_classes
+from undrift.tasks import LOSSES, Loss, MetricSet, fitted_classes, torch_loss
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def inspect(
         _check_labels(outputs, clients)
         _check_loss(loss, outputs, targets)
         metrics.try_out(outputs.cpu(), targets.cpu())
+        _tell_of_softmax(loss, outputs)
         separable = _equals(loss, outputs, targets, torch.mean)
         if not separable and _equals(loss, outputs, targets, torch.sum):
             warnings.warn(
@@ -213,6 +214,32 @@ def _equals(
         )
     except Exception:  # whatever a foreign loss raises under vmap or in float64, it is not masked
         return False
+
+
+def _tell_of_softmax(loss: Loss, outputs: Tensor) -> None:
+    """Raise a warning where the model ends with a softmax that the loss has, too, or lacks."""
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if outputs.ndim < 2 or outputs.shape[1] < 2 or outputs.shape[1:] == (0,):
+        return
+    ones = torch.ones((), dtype=outputs.dtype, device=outputs.device)
+    summed = outputs.sum(1)
+    shares = bool((outputs >= 0).all()) and torch.allclose(
+        summed, ones.expand_as(summed), atol=1e-3
+    )
+    if shares and torch_loss(loss) is LOSSES["cross_entropy"]:
+        warnings.warn(
+            "The loss cross_entropy needs logits, got outputs that sum to 1, as of a softmax; "
+            "leave the softmax out of the model, since the loss has its own.",
+            stacklevel=3,
+        )
+    total = outputs.logsumexp(1)
+    logarithms = torch.allclose(total, torch.zeros_like(total), atol=1e-3)
+    if name in ("nll_loss", "NLLLoss") and not logarithms:
+        warnings.warn(
+            f"The loss {name} needs logarithms of probabilities, got other outputs; use "
+            "nn.CrossEntropyLoss() for logits, or end the model with nn.LogSoftmax(1).",
+            stacklevel=3,
+        )
 
 
 def _broadcasts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
