@@ -5,9 +5,9 @@
 
 SCAFFOLD with 1,000 parameters, 1,000 clients a round, two samples a client, one step; states on
 disk, a checkpoint ten times (after every hundredth of 1,000 rounds), one thread. Each line is a
-process of its own: 10^3 clients, then 10^6. The process of the second is killed (SIGKILL) between
-two checkpoints in the middle and resumed by another, which must end with the hash of a run that
-nobody killed.
+process of its own. Those of 10^3 and of 10^6 clients take turns of ten rounds, so that other work
+on the machine slows both alike. Another one of 10^6 is killed (SIGKILL) between two checkpoints in
+the middle and resumed by the last, which must end with the hash of a run that nobody killed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from undrift.engine.checkpoint import store
 FEATURES, CLASSES, POOL, SAMPLES = 99, 10, 20_000, 2
 WARM_UP = 20
 SAVES = 10  # of a run
+TURN = 10  # rounds
+WAITING = "waiting\n"  # says a process that has had its turn
 
 
 def clients(registered: int) -> ud.Clients:
@@ -48,8 +51,10 @@ def clients(registered: int) -> ud.Clients:
     return ud.Clients.split(inputs, targets, parts)
 
 
-def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]:
-    """Run all rounds, or until the kill, and return what was measured."""
+def run(
+    registered: int, rounds: int, folder: Path, kill: int, wait: Callable[[], None]
+) -> dict[str, Any]:
+    """Run all rounds, or until the kill, and return what was measured; `wait` ends a turn."""
     wall, cpu = time.perf_counter(), time.process_time()
     torch.set_num_threads(1)  # so that CPU times say the same whatever else runs
     torch.manual_seed(0)
@@ -72,6 +77,8 @@ def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]
     start = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     first, seconds, cpus, memory = started.round, [], [], []
     saves: set[int] = set()
+    wait()
+    cpu = time.process_time()
     for record in started:
         if record.round == kill:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -81,6 +88,9 @@ def run(registered: int, rounds: int, folder: Path, kill: int) -> dict[str, Any]
         saves.update(number for number in store.saved_rounds(folder) if number > first)
         seconds.append(record.seconds)
         memory.append(resident_bytes() / 1e9)
+        if record.round % TURN == 0:
+            wait()
+            cpu = time.process_time()
     return {
         "registered": registered,
         "first_round": first + 1,
@@ -123,14 +133,48 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def in_process(*arguments: object) -> dict[str, Any] | None:
-    """Return what another process measures; None if it was killed."""
-    command = [sys.executable, "-m", "benchmarks.registered", "--one", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode == -signal.SIGKILL:
-        return None
-    done.check_returncode()
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+def wait() -> None:
+    """Wait in this process until its next turn."""
+    print(WAITING, end="", flush=True)
+    sys.stdin.readline()
+
+
+class Measured:
+    """Measures in a process of its own, in turns."""
+
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, "-m", "benchmarks.registered", "--one", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._said = self._hear()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether it has a turn left."""
+        return self._said == WAITING
+
+    def turn(self) -> None:
+        """Let it have a turn if it has one left."""
+        if self.waiting:
+            assert self._process.stdin is not None
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+            self._said = self._hear()
+
+    def result(self) -> dict[str, Any] | None:
+        """Let it have all its turns, and return what it measured; None if it was killed."""
+        while self.waiting:
+            self.turn()
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            return None
+        if code:
+            sys.exit(f"A process ended with {code}.")
+        return dict(json.loads(self._said))
 
 
 def main() -> None:
@@ -144,16 +188,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         registered, rounds, folder, kill = options.one
-        print(json.dumps(run(int(registered), int(rounds), Path(folder), int(kill))))
+        print(json.dumps(run(int(registered), int(rounds), Path(folder), int(kill), wait)))
         return
     rounds, most = options.rounds, options.registered
     kill = rounds // 2 + rounds // SAVES // 2
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        few = in_process(1000, rounds, folder / "few", 0)
-        many = in_process(most, rounds, folder / "many", 0)
-        killed = in_process(most, rounds, folder / "killed", kill)
-        resumed = in_process(most, rounds, folder / "killed", 0)
+        started = [Measured(n, rounds, folder / str(n), 0) for n in (1000, most)]
+        while any(each.waiting for each in started):
+            for each in started:
+                each.turn()
+        few, many = (each.result() for each in started)
+        killed = Measured(most, rounds, folder / "killed", kill).result()
+        resumed = Measured(most, rounds, folder / "killed", 0).result()
     assert killed is None, "it ended before it was killed"
     if few is None or many is None or resumed is None:
         sys.exit("A process was killed that should not have been.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import undrift as ud
 from undrift.results import metrics
 from undrift.results.metrics import (
+    SMOOTHINGS,
     at_round,
     best,
     best_so_far,
@@ -303,3 +305,20 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
 def test_bad_input_is_answered(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+def test_a_mean_over_rounds_is_of_those_within_its_size() -> None:
+    rounds = [1, 2, 4, 7, 11, 12, 13, 21, 40]
+    values = [float(round) for round in rounds]
+    means = SMOOTHINGS["window"](rounds, values)
+    for now, mean in zip(rounds, means, strict=True):
+        recent = [value for value in values if now - 10 < value <= now]
+        assert mean == math.fsum(recent) / len(recent)
+
+
+def test_the_end_of_a_long_run_takes_no_time_that_grows_with_its_square() -> None:
+    rounds = range(1, 60_001)
+    begun = time.process_time()
+    means = SMOOTHINGS["window"](rounds, [float(round) for round in rounds])
+    assert time.process_time() - begun < 5  # and took minutes
+    assert means[-1] == 60_000 - 4.5

@@ -103,10 +103,12 @@ def _window_by_round(rounds: Sequence[int], values: Sequence[float]) -> list[flo
 
 
 def _means_by_round(rounds: Sequence[int], values: Sequence[float], size: int) -> list[float]:
-    """Return at each round the mean of the values of the last `size` rounds."""
-    means = []
-    for now in rounds:
-        recent = [v for r, v in zip(rounds, values, strict=True) if now - size < r <= now]
+    """Return at each of the rounds, which ascend, the mean of the values of the last `size`."""
+    means, first = [], 0
+    for place, now in enumerate(rounds):
+        while rounds[first] <= now - size:
+            first += 1
+        recent = values[first : place + 1]
         means.append(math.fsum(recent) / len(recent))
     return means
 
