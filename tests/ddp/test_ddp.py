@@ -33,7 +33,7 @@ from undrift.engine.processes.transport import HEADER
 
 WORLDS = [2, pytest.param(4, marks=pytest.mark.long)]
 JOB = Path(ddp_job.__file__)
-EXAMPLE = JOB.parent.parent / "examples" / "ddp_onebit.py"
+EXAMPLE = ROOT / "examples" / "ddp_onebit.py"
 Results = list[dict[str, Any]]  # by rank
 
 
