@@ -219,7 +219,7 @@ class _FederatedTrial:
                     self._admit_one(name)
 
     def _admit_one(self, name: str) -> None:
-        """Enrol a newcomer; one that hangs, or is refused, must not hold every round."""
+        """Let a newcomer take part; one that hangs or is refused must not hold every round."""
         try:
             if self._agreed is not None:
                 for reason in self._agreed.tell(self._transport, [name]).values():
