@@ -152,7 +152,7 @@ class Task:
         """Return samples (clients, ...) as the model sees them, augmented by each client's key."""
         stacked = getattr(self.prepare, "stacked", None)
         if stacked is None:
-            return vmap(self.prepared)(stored, keys)  # type: ignore[no-any-return]
+            return vmap(self.prepared)(stored, keys)
         return stacked(self.cast(stored), self.layout.dtype, keys)  # type: ignore[no-any-return]
 
     def masks(self, keys: Tensor | None) -> AbstractContextManager[Any]:
