@@ -336,6 +336,15 @@ class Merge(ABC):
         """
         return None
 
+    def sent_bytes(self, share: Any, count: int) -> int | None:
+        """Return the length of what `send` returns for a share that `receive` returns unchanged.
+
+        A share then goes from worker to worker of one process as it is, and only its length is
+        counted. None says that it is sent and received; a merge overrides this where these two
+        take much longer than the length.
+        """
+        return None
+
 
 class Comm(Protocol):
     """Offers what a peer can ask of the others; all of them ask the same, in the same order."""

@@ -96,6 +96,27 @@ def test_stacked_is_alone() -> None:
     assert torch.equal(stacked, torch.stack(alone))
 
 
+@pytest.mark.parametrize("crop", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_many_clients_in_one_call_are_each_alone(crop: int, dtype: torch.dtype) -> None:
+    """With more images than are cropped at a time; each client has draws of its own key."""
+    prepare = Images(MEAN, STD, crop=crop, flip=True)
+    inputs = torch.stack([pictures(400, 12, seed=i) for i in range(3)]).to(dtype)
+    keys = torch.stack([key(i) for i in range(3)])
+    stacked = prepare.stacked(inputs, torch.float32, keys)
+    alone = [prepare(some, torch.float32, its) for some, its in zip(inputs, keys, strict=True)]
+    assert torch.equal(stacked, torch.stack(alone))
+    assert not torch.equal(stacked, Images(MEAN, STD).stacked(inputs, torch.float32, keys))
+
+
+def test_both_ways_to_cut_windows_give_the_same_bits() -> None:
+    """Under `vmap` and off the CPU one gather cuts all windows, else NumPy some at a time."""
+    prepare = Images(MEAN, STD, crop=3, flip=True)
+    inputs = pictures(900, 12)
+    by_gather = torch.vmap(lambda its: prepare(inputs, torch.float32, its))(key()[None])[0]
+    assert torch.equal(prepare(inputs, torch.float32, key()), by_gather)
+
+
 def test_tokens_become_indices() -> None:
     seen = Tokens()(torch.tensor([[1, 255]], dtype=torch.uint8), torch.float32)
     assert seen.dtype == torch.int64

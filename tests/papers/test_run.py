@@ -15,11 +15,12 @@ from tests.papers.example import TEXT, shipped
 from tests.support.commands import undrift
 from undrift.data import load
 from undrift.papers import catalogue, compare
-from undrift.papers.find import find_results
+from undrift.papers.find import find_results, find_sides
 from undrift.papers.judge import judge
-from undrift.papers.run import results_folder, run_paper
+from undrift.papers.run import results_file, results_folder, run_paper
 from undrift.papers.scales import WHOLE, plan
 from undrift.papers.store import read_stored, stored_panel
+from undrift.papers.store import shipped as shipped_path
 from undrift.results.metrics import ema
 from undrift.results.record import Record
 from undrift.results.trial import Journal, Trial
@@ -74,6 +75,51 @@ def test_panels_are_run_one_by_one(
     assert {trial.panel for trial in both.trials} == {"iid", "Dir 0.3"}
     assert [t for t in both.trials if t.panel == "Dir 0.3"] == part.trials
     assert both.trials == run_paper(entry, "small").trials
+
+
+def ship(entry: catalogue.PaperEntry, scale: str) -> None:
+    """Make the results of the current folder the package's."""
+    path = shipped_path(entry, scale)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(results_file(entry, scale).read_bytes())
+
+
+def test_a_run_of_one_panel_keeps_the_package_s_others(shipped: Path, tmp_path: Path) -> None:
+    """On another machine, whose folder has no results: the file may replace the package's."""
+    entry = catalogue.find("fedacg/table9")
+    whole = run_paper(entry, "small", seeds=2)
+    ship(entry, "small")
+    part = run_paper(entry, "small", seeds=2, panels=["iid"], out=tmp_path / "other")
+    assert [panel.panel for panel in part.panels] == ["iid", "Dir 0.3"]
+    assert sorted(part.trials, key=str) == sorted(whole.trials, key=str)
+    assert read_stored(results_file(entry, "small", tmp_path / "other")) == part
+    strangers = run_paper(entry, "small", seeds=[7], panels=["iid"], out=tmp_path / "seeds")
+    assert {(trial.panel, trial.seed) for trial in strangers.trials} == {("iid", 7)}
+
+
+def test_other_seeds_are_compared_with_the_package_s_verdicts(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = catalogue.find("fedacg/table9")
+    run_paper(entry, "small", seeds=2)
+    ship(entry, "small")
+    command = ("papers", "run", "fedacg/table9", "--scale", "small", "--out", "other", "--seeds")
+    code, out, _ = undrift(capsys, monkeypatch, *command, "10,12")
+    assert code == 0
+    (side,) = find_sides(entry, "small", Path("other"))
+    assert side.stored is not None
+    assert side.stored.seeds == [10, 12]
+    verdicts = [each.verdict for each in judge(entry.paper, find_results(entry, "small"))]
+    assert side.package is not None
+    assert [each.verdict for each in side.package] == verdicts
+    same = sum(a.verdict == b for a, b in zip(side.judged, verdicts, strict=True))
+    assert f"the package's verdict in {same} of {len(verdicts)} claims" in out
+    changed = replace(side, judged=[replace(side.judged[0], verdict="shown"), *side.judged[1:]])
+    assert changed.other_verdicts[:1] == [(1, "shown", verdicts[0])]
+    for text in ("0", "a", "1,", "-1"):
+        code, _, err = undrift(capsys, monkeypatch, *command, text)
+        assert code == 2
+        assert "--seeds needs a number >= 1, or seeds such as 10,11,12" in " ".join(err.split())
 
 
 def test_a_second_start_keeps_what_is_finished_and_adds_seeds(shipped: Path) -> None:

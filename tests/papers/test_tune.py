@@ -14,11 +14,14 @@ from undrift.papers.find import find_results, find_sides
 from undrift.papers.parts import Tune
 from undrift.papers.run import run_paper
 from undrift.papers.scales import plan
+from undrift.papers.store import fingerprint
 from undrift.papers.tune import tuned_experiment
 from undrift.runs.jobs import jobs
 
 __all__ = ["shipped"]
-ENTRIES = [entry for entry in catalogue.entries() if entry.paper.kind == "experiment"]
+EXPERIMENTS = [entry for entry in catalogue.entries() if entry.paper.kind == "experiment"]
+AXES = [entry for entry in EXPERIMENTS if entry.paper.tune.axis]
+ENTRIES = [entry for entry in EXPERIMENTS if entry not in AXES]
 
 
 def grid(**fields: object) -> dict[str, object]:
@@ -61,6 +64,17 @@ def test_panels_and_methods_can_be_left_out() -> None:
         changed("[small]\n", '[tune]\npanels = ["idd"]\n[small]\n')
     with pytest.raises(ValueError, match="--tune needs --scale full or small"):
         plan(example(), "glance", tune=True)
+
+
+def test_methods_that_are_step_sizes_are_not_tuned() -> None:
+    """The word changes what `--tune` does and no fingerprint of results at the printed steps."""
+    paper = changed("[small]\n", "[tune]\naxis = true\n[small]\n")
+    with pytest.raises(ValueError, match="--tune needs methods with a step to tune, got 'Table 9"):
+        plan(paper, "small", tune=True)
+    for scale in ("full", "small"):
+        assert fingerprint(paper, scale) == fingerprint(example(), scale)
+    refused = [entry.name for entry in AXES]
+    assert refused == ["fedagrac/figure4_4", "netfleet/figure6"]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

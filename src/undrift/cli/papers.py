@@ -66,7 +66,8 @@ def run_papers(
     name: NameArgument,
     scale: ScaleOption = "small",
     seeds: Annotated[
-        int | None, typer.Option(help="Repetitions; default: what the file says.")
+        str | None,
+        typer.Option(help="Repetitions, or seeds as 10,11,12; default: what the file says."),
     ] = None,
     panel: Annotated[
         list[str] | None,
@@ -94,7 +95,7 @@ def run_papers(
     from undrift.papers.scales import PanelRun
     from undrift.report.terminal import say
 
-    entry = catalogue.find(name)
+    entry, chosen = catalogue.find(name), _seeds(seeds)
     _look_into(data_dir)
 
     def announce(run: PanelRun, number: int, count: int) -> None:
@@ -107,7 +108,7 @@ def run_papers(
         run_paper(
             entry,
             scale,
-            seeds=seeds,
+            seeds=chosen,
             jobs=jobs,
             out=out,
             force=force,
@@ -155,6 +156,17 @@ def write_pages(
 
     for path in pages.write_pages(out, readme):
         say(f"wrote {path}")
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    """Return the seeds that were asked for: so many from 0 on, or those of a list."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    whole = all(part.isascii() and part.isdigit() for part in parts)
+    fits = whole and (len(parts) > 1 or int(parts[0]) >= 1)
+    require(fits, "--seeds", "a number >= 1, or seeds such as 10,11,12", text)
+    return [int(part) for part in parts] if len(parts) > 1 else list(range(int(parts[0])))
 
 
 def _look_into(data_dir: Path | None) -> None:

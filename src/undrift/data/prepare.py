@@ -8,21 +8,28 @@ one, stacked under `vmap`, or on another machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from undrift import keyed
 from undrift.check import is_finite, is_whole, require
 
+_BLOCK = 2**17  # pixels of the images that are cropped at a time
+_NUMPY = (torch.uint8, torch.float16, torch.float32, torch.float64)
+_functorch: Any = getattr(torch._C, "_functorch", None)
+
 
 @runtime_checkable
 class Prepare(Protocol):
     """Converts stored samples to inputs.
 
-    Any frozen dataclass with these two members serves; checkpoints identify it by its repr.
+    Any frozen dataclass with these two members serves; checkpoints identify it by its repr. One
+    that has `stacked`, too, as `Images` has, prepares the samples of many clients in one call.
     """
 
     @property
@@ -70,36 +77,93 @@ class Images:
         return Images(self.mean, self.std)
 
     def __call__(self, inputs: Tensor, dtype: torch.dtype, key: Tensor | None = None) -> Tensor:
+        """Return images (B, C, H, W) as inputs of the model, augmented only with a key."""
         require(inputs.ndim == 4, "Images", "images as (B, C, H, W)", tuple(inputs.shape))
         fits = len(self.mean) in (1, inputs.shape[1])
         require(fits, "Images", f"mean and std for {inputs.shape[1]} channels", len(self.mean))
-        if key is not None and self.random:
-            inputs = self._augmented(inputs, key)
+        if key is None or not self.random:
+            return self._normalised(inputs, dtype)
+        return self._augmented(inputs, dtype, keyed.uniform(key, (len(inputs), 3), torch.float64))
+
+    def stacked(self, inputs: Tensor, dtype: torch.dtype, keys: Tensor) -> Tensor:
+        """Return images (clients, B, C, H, W), those of each client augmented with its own key."""
+        if not self.random:
+            return self(inputs.flatten(0, 1), dtype).view(inputs.shape)
+        draws = keyed.uniform(keys[:, None, None], (inputs.shape[1], 3), torch.float64)
+        return self._augmented(inputs.flatten(0, 1), dtype, draws.flatten(0, 1)).view(inputs.shape)
+
+    def _normalised(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
+        shifts, scales = self._shifts_and_scales(inputs, dtype)
+        return torch.addcmul(shifts, inputs.to(dtype), scales)
+
+    def _shifts_and_scales(self, inputs: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return what is added to each channel, and what it is multiplied by before."""
         unit = 255.0 if inputs.dtype == torch.uint8 else 1.0
         scale = [1 / (unit * std) for std in self.std]
         shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
         column = {"dtype": dtype, "device": inputs.device}
-        scales, shifts = torch.tensor([scale, shift], **column)[:, :, None, None]  # type: ignore[arg-type]
-        return torch.addcmul(shifts, inputs.to(dtype), scales)
+        shifts, scales = torch.tensor([shift, scale], **column)[:, :, None, None]  # type: ignore[arg-type]
+        return shifts, scales
 
-    def _augmented(self, inputs: Tensor, key: Tensor) -> Tensor:
-        """Crop and flip by one gather of the pixels' sources."""
-        samples, channels, height, width = inputs.shape
-        draws = keyed.uniform(key, (samples, 3), torch.float64)
-        offsets = (draws[:, :2] * (2 * self.crop + 1)).long() - self.crop
-        rows = torch.arange(height, device=inputs.device) + offsets[:, :1]  # (B, H)
-        across = torch.arange(width, device=inputs.device)
-        if self.flip:
-            across = torch.where(draws[:, 2:] < 0.5, across.flip(0), across)
-        columns = across + offsets[:, 1:]  # (B, W)
-        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
-            :, None, :
-        ]
-        rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
-        source = (rows[:, :, None] * width + columns[:, None, :]).reshape(samples, 1, -1)
-        pixels = inputs.reshape(samples, channels, -1)
-        picked = pixels.gather(2, source.expand(samples, channels, height * width))
-        return (picked * inside.reshape(samples, 1, -1)).reshape(inputs.shape)
+    def _augmented(self, inputs: Tensor, dtype: torch.dtype, draws: Tensor) -> Tensor:
+        """Return images cropped, flipped and normalised; `draws` has three uniforms of each."""
+        corners = (draws[:, :2] * (2 * self.crop + 1)).long()  # of the windows
+        mirrored = draws[:, 2] < (0.5 if self.flip else 0.0)
+        numpy = inputs.device.type == "cpu" and inputs.dtype in _NUMPY and not _transformed()
+        if not numpy:
+            return self._normalised(_gathered(inputs, corners, mirrored, self.crop), dtype)
+        shifts, scales = self._shifts_and_scales(inputs, dtype)
+        result = torch.empty(inputs.shape, dtype=dtype)
+        # A few images at a time stay in the processor's cache between the steps.
+        for part, cut in _windows(inputs, corners, mirrored, self.crop):
+            torch.addcmul(shifts, cut.to(dtype), scales, out=result[part])
+        return result
+
+
+def _transformed() -> bool:
+    """Return whether a transform such as `vmap` is active, whose tensors NumPy cannot read."""
+    return _functorch is None or _functorch.peek_interpreter_stack() is not None
+
+
+def _gathered(inputs: Tensor, corners: Tensor, mirrored: Tensor, padding: int) -> Tensor:
+    """Return windows of padded images by one gather of the pixels' sources, with any tensors."""
+    samples, channels, height, width = inputs.shape
+    rows = torch.arange(height, device=inputs.device) + corners[:, :1] - padding  # (B, H)
+    across = torch.arange(width, device=inputs.device)
+    across = torch.where(mirrored[:, None], across.flip(0), across)
+    columns = across + corners[:, 1:] - padding  # (B, W)
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
+        :, None, :
+    ]
+    rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    source = (rows[:, :, None] * width + columns[:, None, :]).reshape(samples, 1, -1)
+    pixels = inputs.reshape(samples, channels, -1)
+    picked = pixels.gather(2, source.expand(samples, channels, height * width))
+    return (picked * inside.reshape(samples, 1, -1)).reshape(inputs.shape)
+
+
+def _windows(
+    inputs: Tensor, corners: Tensor, mirrored: Tensor, padding: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield windows of padded images, some images at a time, and which images these are."""
+    images, mirror = inputs.numpy(), mirrored.numpy()
+    samples, channels, height, width = images.shape
+    block = max(1, min(samples, _BLOCK // (channels * height * width)))
+    padded = np.zeros((block, channels, height + 2 * padding, width + 2 * padding), images.dtype)
+    # All windows of the padded images, by corner; NumPy's own view of them takes longer than a cut.
+    places = 2 * padding + 1
+    shape = (block, channels, places, places, height, width)
+    windows = np.ndarray(shape, images.dtype, padded, 0, padded.strides + padded.strides[2:])
+    inner = padded[:, :, padding : padding + height, padding : padding + width]
+    own, (rows, columns) = np.arange(block), corners.numpy().T
+    for start in range(0, samples, block):
+        part = slice(start, min(start + block, samples))
+        count = part.stop - start
+        inner[:count] = images[part]
+        cut = windows[own[:count], :, rows[part], columns[part]]
+        turned = np.flatnonzero(mirror[part])
+        cut[turned] = cut[turned, ..., ::-1]
+        yield part, torch.from_numpy(cut)
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,13 @@ class Task:
         stored = self.cast(stored)
         return stored if self.prepare is None else self.prepare(stored, self.layout.dtype, key)
 
+    def prepared_stack(self, stored: Tensor, keys: Tensor) -> Tensor:
+        """Return samples (clients, ...) as the model sees them, augmented by each client's key."""
+        stacked = getattr(self.prepare, "stacked", None)
+        if stacked is None:
+            return vmap(self.prepared)(stored, keys)
+        return stacked(self.cast(stored), self.layout.dtype, keys)  # type: ignore[no-any-return]
+
     def masks(self, keys: Tensor | None) -> AbstractContextManager[Any]:
         """Return a context in which the model's randomness is a function of the keys."""
         if keys is None or self.randomness == "none":

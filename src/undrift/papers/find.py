@@ -40,6 +40,7 @@ class Side:
     tuned: bool = False
     claimed: Sequence[ComparedCell] = ()  # our values of claims without printed numbers
     measured: bool = False  # by the paper's own command
+    package: Sequence[Judged] | None = None  # the package's verdicts beside the user's own
 
     @property
     def all_rows(self) -> list[ComparedCell]:
@@ -50,6 +51,28 @@ class Side:
     def own(self) -> bool:
         """Return whether these are the user's results, not the package's."""
         return self.stored is not None and self.stored.source not in ("", PACKAGE)
+
+    @property
+    def other_verdicts(self) -> list[tuple[int, str, str]] | None:
+        """Return the claims, numbered from 1, whose verdict is not the package's: ours and its.
+
+        None says that there is nothing to compare. Claims that one of the two has not run are left
+        out.
+        """
+        if self.package is None:
+            return None
+        return [(i, ours, theirs) for i, ours, theirs in self._both_verdicts if ours != theirs]
+
+    @property
+    def compared_verdicts(self) -> int:
+        """Return how many claims both the user's results and the package's have judged."""
+        return len(self._both_verdicts)
+
+    @property
+    def _both_verdicts(self) -> list[tuple[int, str, str]]:
+        pairs = zip(self.judged, self.package or (), strict=False)
+        both = [(i, a.verdict, b.verdict) for i, (a, b) in enumerate(pairs, 1)]
+        return [each for each in both if NOT_RUN not in each]
 
     @property
     def name(self) -> str:
@@ -87,7 +110,18 @@ def leading(sides: Sequence[Side], position: int) -> Judged:
 def find_sides(entry: PaperEntry, scale: str | None = None, out: Path | None = None) -> list[Side]:
     """Return the paper beside the results that `papers show` shows."""
     printed, tuned = (find_results(entry, scale, out, tuned=each) for each in (False, True))
-    return sides_of(entry, printed, tuned)
+    sides = sides_of(entry, printed, tuned)
+    return [replace(side, package=_package_verdicts(entry, side)) for side in sides]
+
+
+def _package_verdicts(entry: PaperEntry, side: Side) -> list[Judged] | None:
+    """Return the package's verdicts at the scale of the user's own results, if there are any."""
+    if side.stored is None or not side.own:
+        return None
+    path = shipped(entry, side.stored.scale, tuned=side.tuned)
+    if not path.is_file() or not is_current(theirs := read_stored(path), entry.paper):
+        return None
+    return judge(entry.paper, theirs)
 
 
 def shipped_sides(entry: PaperEntry) -> tuple[list[Side], list[Path]]:

@@ -156,6 +156,7 @@ class Small(SmallPanel):
 class Tune(Part):
     """Says how `--tune` looks for each method's step size."""
 
+    axis: bool = False  # whether the methods are step sizes, so that none is tuned
     factors: list[Factor] = Field(default=[0.1, 0.3, 1.0, 3.0], min_length=2)  # of the printed one
     grid: dict[str, list[Any]] = Field(default_factory=dict)  # field -> values, instead or besides
     panels: list[str] | None = None  # that are tuned; None: all

@@ -17,6 +17,7 @@ from undrift.config.experiment import Experiment
 from undrift.data.places import PLACES, find
 from undrift.data.remotes import BY_HAND, REMOTES
 from undrift.papers.catalogue import PaperEntry
+from undrift.papers.join import with_shipped
 from undrift.papers.scales import PanelRun, is_at_hand, plan
 from undrift.papers.store import (
     StoredPaper,
@@ -63,7 +64,7 @@ def run_paper(
     entry: PaperEntry,
     scale: str,
     *,
-    seeds: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     jobs: int | None = None,
     out: Path | None = None,
     force: bool = False,
@@ -108,7 +109,9 @@ def run_paper(
         )
         result = run_experiment(run.experiment, run.folder, options)
         trials[run.folder] = result.trials
-        stored = _stored(entry, scale, runs, trials, folder if tune else None)
+        own = _stored(entry, scale, runs, trials, folder if tune else None)
+        all_seeds = {seed for each in runs for seed in each.experiment.seeds}
+        stored = with_shipped(entry, own, all_seeds)
         stored.write(results_file(entry, scale, out, tuned=tune))
         result.raise_if_stopped()
     return stored
@@ -135,7 +138,9 @@ def _written_trials(place: Path, experiment: Experiment) -> list[tuple[Job, Tria
     return [(job, trial) for job, trial in found if trial is not None]
 
 
-def _runnable(entry: PaperEntry, scale: str, seeds: int | None, *, tune: bool) -> list[PanelRun]:
+def _runnable(
+    entry: PaperEntry, scale: str, seeds: int | Sequence[int] | None, *, tune: bool
+) -> list[PanelRun]:
     """Return what is run, or raise if the paper cannot be run here."""
     paper = entry.paper
     if paper.kind == "command":

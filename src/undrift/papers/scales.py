@@ -90,19 +90,24 @@ def part(name: str, samples: int) -> str | None:
 def plan(
     paper: Paper,
     scale: str,
-    seeds: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     at_hand: Callable[[Data], bool] = is_at_hand,
     *,
     tune: bool = False,
 ) -> list[PanelRun]:
-    """Return what is run at a scale, panel by panel; `seeds` is the number of repetitions.
+    """Return what is run at a scale, panel by panel.
 
+    `seeds` are the number of repetitions or the seeds themselves, in place of those of the file.
     With `tune` every method's step size is tuned, and nothing else differs.
     """
     require_choice("papers", "--scale", scale, SCALES)
     lasts = not tune or scale != "glance"
     require(lasts, "--tune", "--scale full or small", scale)
-    require(seeds is None or seeds >= 1, "papers", "--seeds >= 1", seeds)
+    whole = not isinstance(seeds, int) or seeds >= 1
+    require(whole, "papers", "--seeds >= 1", seeds)
+    axis = f"{paper.item}, whose methods are step sizes"
+    remedy = "run it without --tune"
+    require(not (tune and paper.tune.axis), "--tune", "methods with a step to tune", axis, remedy)
     runs: list[PanelRun] = []
     for entry, full in paper.panel_experiments:
         experiment = full if scale == "full" else _small(paper, entry.name, full)
@@ -120,7 +125,8 @@ def plan(
                 continue
         experiment = _glance(experiment) if scale == "glance" else _without_models(experiment)
         if seeds is not None and scale != "glance":
-            experiment = experiment.changed({"seeds": list(range(seeds))})
+            own = range(seeds) if isinstance(seeds, int) else seeds
+            experiment = experiment.changed({"seeds": list(own)})
         title = f"{paper.item}, {entry.name}" + ("" if scale == "full" else f" ({scale})")
         title += ", tuned" if tune else ""
         experiment = experiment.model_copy(update={"title": title})

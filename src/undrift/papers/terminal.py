@@ -48,6 +48,9 @@ def print_paper(paper: Paper, sides: Sequence[Side], console: Console) -> None:
         _print_side(paper, side, console, named=len(sides) > 1)
     if paper.claims:
         console.print(_claims_table(paper, sides))
+        for side in sides:
+            if (line := _agreement(side)) is not None:
+                console.print(line, highlight=False, markup=False)
     reasons = dict.fromkeys(claim.found for claim in paper.claims if claim.found)
     if reasons:
         console.print(Text("Why, as far as it was found", style="bold"))
@@ -57,6 +60,17 @@ def print_paper(paper: Paper, sides: Sequence[Side], console: Console) -> None:
     if paper.readings.strip():
         console.print(Text("Readings", style="bold"))
         console.print(paper.readings.strip(), highlight=False, markup=False)
+
+
+def _agreement(side: Side) -> str | None:
+    """Return in how many claims the user's verdicts are the package's, and which others differ."""
+    others = side.other_verdicts
+    if others is None or not side.compared_verdicts:
+        return None
+    same = side.compared_verdicts - len(others)
+    line = f"Yours {side.name}: the package's verdict in {same} of {side.compared_verdicts} claims"
+    named = "; ".join(f"claim {i}: {ours}, the package's: {its}" for i, ours, its in others)
+    return f"{line}{' (' if named else ''}{named}{')' if named else ''}."
 
 
 def _others(side: Side) -> str:
@@ -158,6 +172,9 @@ def _side_json(side: Side) -> dict[str, Any]:
         "published": [_row_json(row) for row in side.rows],
         "claimed": [_row_json(row) for row in side.claimed],
         "claims": [_claim_json(each) for each in side.judged],
+        "package_verdicts": None
+        if side.package is None
+        else [each.verdict for each in side.package],
     }
 
 

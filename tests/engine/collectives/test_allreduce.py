@@ -524,6 +524,20 @@ def test_partial_sums_take_the_bits_of_their_code(route, workers, code):
         assert all(s.nbytes == math.ceil(len(s.share) / 8) for s in voted.closes)
 
 
+@often
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.wide(daily=lambda case: case["workers"] == 6)
+def test_shares_that_are_not_sent_count_the_bytes_of_sending(route, workers, code):
+    """`Watched` has no `sent_bytes`, so that it sends and receives every share."""
+    rows = vectors(workers, 37)
+    for vote in (False, True):
+        made, counted = reduced(rows, SignSum(code, vote=vote), route)
+        by_bytes, sent = reduced(rows, Watched(SignSum(code, vote=vote)), route)
+        assert torch.equal(made, by_bytes)
+        assert (counted.links == sent.links).all()
+        assert (counted.hops, counted.coordinates) == (sent.hops, sent.coordinates)
+
+
 def test_two_workers_need_two_bits():
     seen, _ = watched(SignSum(), Ring(), 2, 80)
     assert [(s.count, s.nbytes) for s in seen.sends] == [(1, 5), (1, 5)]

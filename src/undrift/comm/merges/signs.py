@@ -7,6 +7,7 @@ ceil(log2(r + 1)) bits a coordinate, or an Elias code of its distance from r // 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -83,8 +84,20 @@ class SignSum(Merge):
         ones = torch.from_numpy(self.receive(data, count, like))
         return (2 * ones - count).to(like.dtype) / count
 
+    def sent_bytes(self, share: NDArray[np.int32], count: int) -> int | None:
+        """Return the length of a share's bytes if it is sent in an Elias code."""
+        if self.code == "fixed":
+            return None
+        return -(-int(_code_lengths(count, self.code).take(share).sum()) // 8)
+
     def nbytes(self, like: Vector, count: int, *, result: bool) -> int | None:
         """Return the length of a message or of the result."""
         if result and self.vote:
             return -(-len(like) // 8)
         return -(-len(like) * count.bit_length() // 8) if self.code == "fixed" else None
+
+
+@lru_cache(maxsize=256)
+def _code_lengths(count: int, code: str) -> NDArray[np.int64]:
+    """Return the bits that each number of +1 among `count` signs takes."""
+    return elias.lengths(elias.fold(np.arange(count + 1), count), code)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from undrift.comm.routes import Route
 from undrift.core import Merge, Vector
-from undrift.engine.collectives.reduction import Draws, Reduction
+from undrift.engine.collectives.reduction import Draws, LocalShare, Reduction
 from undrift.engine.collectives.schedule import Hop, Message, local_schedule, rank_schedule
 from undrift.engine.collectives.traffic import Traffic
 from undrift.engine.processes.transport import Incoming, Outgoing, Received
@@ -111,17 +111,15 @@ def _run_hop(
     label: str,
     traffic: Traffic | None,
 ) -> None:
-    encoded = [(message, reduction.encode(hop, message)) for message in hop.sends]
-    local: dict[tuple[int, int], list[Tensor]] = {}
+    local: dict[tuple[int, int], list[Tensor | LocalShare]] = {}
     outgoing: list[Outgoing] = []
-    for message, buffers in encoded:
-        if traffic is not None:
-            for part, data in zip(message.parts, buffers, strict=True):
-                width = part.piece.stop - part.piece.start
-                traffic.add(message.sender, message.receiver, data.numel(), width)
+    for message in hop.sends:
         if message.receiver_rank == transport.rank:
-            local[message.sender, message.receiver] = buffers
+            kept = local[message.sender, message.receiver] = reduction.hand_over(hop, message)
+            _count(traffic, message, [each.nbytes for each in kept])
         else:
+            buffers = reduction.encode(hop, message)
+            _count(traffic, message, [each.nbytes for each in buffers])
             outgoing += _outgoing(reduction, hop, message, buffers, label)
     incoming: list[Incoming] = []
     for message in hop.comes:
@@ -131,12 +129,22 @@ def _run_hop(
     reduction.prepare(hop)
     received = iter(pending.wait())
     for message in hop.comes:
+        came: Sequence[Tensor | LocalShare]
         if message.sender_rank == transport.rank:
-            buffers = local.pop((message.sender, message.receiver))
+            came = local.pop((message.sender, message.receiver))
         else:
-            buffers = _buffers(reduction, hop, message, received)
-        for part, data in zip(message.parts, buffers, strict=True):
+            came = _buffers(reduction, hop, message, received)
+        for part, data in zip(message.parts, came, strict=True):
             reduction.accept(hop, message.receiver, part, data)
+
+
+def _count(traffic: Traffic | None, message: Message, nbytes: Sequence[int]) -> None:
+    """Count the bytes of a message's parts."""
+    if traffic is None:
+        return
+    for part, size in zip(message.parts, nbytes, strict=True):
+        width = part.piece.stop - part.piece.start
+        traffic.add(message.sender, message.receiver, size, width)
 
 
 def _label(label: str, message: Message) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,13 @@ from undrift.engine.collectives.schedule import LONG, Hop, Message, MessagePart
 Draws = Callable[..., np.random.Generator]
 _Place = tuple[int, int, Piece]  # worker, vector, piece
 _UNUSED = keyed.generator(0, "unused")  # for operations that draw nothing
+
+
+class LocalShare(NamedTuple):
+    """Holds a share that goes to a worker of the same rank as it is."""
+
+    share: Any
+    nbytes: int  # that it would take
 
 
 class Reduction:
@@ -49,6 +56,21 @@ class Reduction:
         """Return the bytes of the message's parts."""
         encode = self._encode_share if hop.merging else self._encode_result
         return [encode(message.sender, part) for part in message.parts]
+
+    def hand_over(self, hop: Hop, message: Message) -> list[Tensor | LocalShare]:
+        """Return the message's parts for a worker of this rank, as bytes or as shares."""
+        return [self._hand_over(hop, message.sender, part) for part in message.parts]
+
+    def _hand_over(self, hop: Hop, worker: int, part: MessagePart) -> Tensor | LocalShare:
+        if not hop.merging:
+            return self._encode_result(worker, part)
+        place = worker, part.vector, part.piece
+        share = self._share(place)
+        nbytes = self._merge.sent_bytes(share, part.stands_for)
+        if nbytes is None:
+            return self._encode_share(worker, part)
+        del self._shares[place]
+        return LocalShare(share, nbytes)
 
     def _encode_share(self, worker: int, part: MessagePart) -> Tensor:
         place = worker, part.vector, part.piece
@@ -86,13 +108,16 @@ class Reduction:
         rng = self._rng("merge", place, part.stands_for, part.before)
         return self._merge.prepare(part.stands_for, self._share(place), part.before, rng)
 
-    def accept(self, hop: Hop, worker: int, part: MessagePart, data: Tensor) -> None:
+    def accept(self, hop: Hop, worker: int, part: MessagePart, data: Tensor | LocalShare) -> None:
         """Merge a share that has come, or keep a result that has come."""
         place = worker, part.vector, part.piece
-        if not hop.merging:
+        if isinstance(data, LocalShare):
+            share = data.share
+        elif hop.merging:
+            share = self._merge.receive(data, part.stands_for, self._like(part))
+        else:
             self._keep_result(place, data)
             return
-        share = self._merge.receive(data, part.stands_for, self._like(part))
         if part.before:
             early = place in self._prepared
             prepared = self._prepared.pop(place) if early else self._prepare(place, part)

@@ -10,7 +10,7 @@ from undrift.engine.world import World
 
 
 class Traffic:
-    """Counts the bytes of the buffers that were handed over in a round, link by link."""
+    """Counts the bytes of the messages of a round, link by link."""
 
     def __init__(self, workers: int) -> None:
         # (senders, receivers); the last row and column belong to a server.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from undrift import keyed
 from undrift.core import Vector
@@ -139,7 +138,7 @@ class StackedBatch:
         if self._keys.augment is None:
             inputs = _split(self._task.prepared(inputs), shape)
         else:
-            inputs = vmap(self._task.prepared)(_split(inputs, shape), self._keys.augment)
+            inputs = self._task.prepared_stack(_split(inputs, shape), self._keys.augment)
         return Batch(inputs, _split(targets, shape), self._valid, self._keys.dropout)
 
     @property
