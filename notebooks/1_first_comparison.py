@@ -54,7 +54,7 @@ print(result.table())
 #
 # ## Against rounds, and against bytes
 #
-# SCAFFOLD sends two vectors where the others send one, so the second picture is less kind to it.
+# SCAFFOLD sends two vectors where the others send one, so in the second picture it has spent twice as much by the same round.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)

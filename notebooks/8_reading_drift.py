@@ -113,5 +113,5 @@ for axes, label in zip(both, ("FedAvg, iid", "FedAvg"), strict=True):
 plt.show()
 
 # %% [markdown]
-# Where clients are alike, all three lie in one bowl. Where they are not, each has climbed out on its own side, and the mean is better than any of them: averaging is what undoes the drift, at the price of the
-# progress that cancels. [Metrics](../metrics.md) defines all of these.
+# Where clients are alike, all three models have about the loss of their mean. Where they are not, each model has a higher loss than the mean: averaging undoes the drift, but what the clients
+# have learned in opposite directions cancels. [Metrics](../metrics.md) defines all of these.

@@ -116,10 +116,13 @@ def test_notebooks_are_shown_in_order_with_and_without_outputs(
     assert len(others) == 7
     monkeypatch.setattr(notebooks, "BUILT", tmp_path)
     assert "Without outputs" in notebooks._page(first)
-    page = f"<!-- {notebooks.digest(first)} -->\n# Title\n\nwith a result"
+    style, row = "<style scoped>\n.x {}\n</style>\n", '<tr style="text-align: right;">'
+    frame = f'{style}<table border="1" class="dataframe">{row}'
+    page = f"<!-- {notebooks.digest(first)} -->\n# Title\n\nwith a result\n{frame}"
     (tmp_path / f"{first.stem}.md").write_text(page)
     (tmp_path / f"{first.stem}-1.png").touch()
     assert notebooks._page(first).startswith("# Title\n\n[Download it]")
+    assert notebooks._page(first).endswith("with a result\n<table><tr>")
     assert [uri for _, uri in notebooks.assets()] == [f"notebooks/{first.stem}-1.png"]
     (tmp_path / f"{first.stem}.md").write_text("<!-- another digest -->\n# Title\n")
     assert "Without outputs" in notebooks._page(first)  # of an earlier version

@@ -35,7 +35,11 @@ def execute(source: Path) -> float:
     with tempfile.TemporaryDirectory() as folder:
         where = {"metadata": {"path": folder}}
         NotebookClient(
-            notebook, timeout=SECONDS, startup_timeout=SECONDS, resources=where
+            notebook,
+            timeout=SECONDS,
+            startup_timeout=SECONDS,
+            resources=where,
+            coalesce_streams=True,  # or every call of print would have a block of its own
         ).execute()
     taken = processor_seconds() - before
     text, found = MarkdownExporter().from_notebook_node(notebook)

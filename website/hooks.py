@@ -51,6 +51,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return LINK.sub(lambda found: _link(found, home, page.file.src_uri), markdown)
 
 
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Put notebooks into a class of their own, in which style.css breaks the lines of outputs."""
+    if not page.file.src_uri.startswith("notebooks/"):
+        return html
+    return f'<div class="notebook">{html}</div>'
+
+
 def on_post_build(config: Any) -> None:
     """Raise an error if a built page would make a browser ask another host."""
     found = external_requests(Path(config.site_dir))

@@ -17,6 +17,12 @@ import jupytext
 
 ROOT = Path(__file__).parents[1]
 BUILT = ROOT / "build" / "notebooks"
+# What pandas adds to its tables, which would keep them from looking like those of other pages.
+OF_PANDAS = re.compile(
+    r'<style scoped>.*?</style>\n*|(?<=<table) border="1" class="dataframe"'
+    r'|(?<=<tr) style="text-align: right;"',
+    re.DOTALL,
+)
 MARK = "Without outputs"  # the title of the note on pages of notebooks that were not run
 NOT_RUN = (
     f'!!! note "{MARK}"\n    This page was built without running the notebook; '
@@ -71,7 +77,7 @@ def without_outputs(site: Path) -> list[str]:
 def _page(source: Path) -> str:
     """Return the page of one notebook."""
     if _is_fresh(source):
-        text = built(source).read_text(encoding="utf-8").split("\n", 1)[1]
+        text = OF_PANDAS.sub("", built(source).read_text(encoding="utf-8").split("\n", 1)[1])
         where = f"[Download it]({source.stem}.ipynb); its source is `notebooks/{source.name}`."
         return _after_title(text, where)
     cells = jupytext.read(source).cells
