@@ -112,6 +112,13 @@ def processor() -> str:
     return f"{platform.machine()} {platform.processor()}"
 
 
+def processor_name() -> str:
+    """Return the model of this processor, or its kind where the system does not tell it."""
+    names = [line.partition(":")[2] for line in processor().splitlines() if "model name" in line]
+    known = [name.strip() for name in names if name.strip() not in ("", "unknown")]
+    return f"{known[0]} ({platform.machine()})" if known else platform.machine()
+
+
 def _folder() -> Path:
     return (user_cache() / "kernels").absolute()
 

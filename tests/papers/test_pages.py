@@ -16,12 +16,15 @@ from tests.support.system import ROOT
 from undrift.papers import catalogue
 from undrift.papers.catalogue import DOCUMENTS
 from undrift.papers.curves import thinned
-from undrift.papers.find import leading, shipped_sides
+from undrift.papers.draw import draw
+from undrift.papers.find import find_sides, leading, shipped_sides
+from undrift.papers.heatmap import HeatMap, grid_of
 from undrift.papers.judge import Judged
 from undrift.papers.pages import (
     BEGIN,
     END,
     Item,
+    _setting,
     headlines,
     items_of,
     page,
@@ -29,8 +32,8 @@ from undrift.papers.pages import (
     with_headlines,
     write_pages,
 )
-from undrift.papers.plots import digest
-from undrift.papers.run import run_paper
+from undrift.papers.plots import digest, plots
+from undrift.papers.run import results_file, run_paper
 from undrift.papers.verdicts import ELSEWHERE
 
 __all__ = ["shipped"]
@@ -140,6 +143,22 @@ def test_pages_are_made_from_results(
     assert judged.verdict in " ".join(show.split())
 
 
+def test_pages_name_the_panels_and_seeds_that_were_run(shipped: Path) -> None:
+    entry = catalogue.find("fedacg/table9")
+    run_paper(entry, "small", seeds=[3, 5], panels=["Dir 0.3"])
+    (shipped.parent / "results").mkdir()
+    results_file(entry, "small").rename(shipped.parent / "results" / "table9.small.json")
+    (item,) = items_of("fedacg")
+    text = page("fedacg", [item])
+    flags = '--scale small --panel "Dir 0.3" --seeds 3,5`'
+    assert f"`undrift papers run fedacg/table9 {flags} (undrift " in text
+    (stored,) = item.results
+    assert f", code {stored.code}, {stored.machine}, " in text
+    older = replace(stored, tuned=True, code="")
+    assert ", code" not in _setting(item, older)
+    assert "of computing, without tuning)" in _setting(item, older)
+
+
 def test_parts_of_one_table_have_headings_of_their_own() -> None:
     marsit, fedagrac = (
         re.findall("^## (.*)", page(document, items(document)), re.MULTILINE)
@@ -207,3 +226,44 @@ def test_figures_of_documents_are_curves_by_round(shipped: Path) -> None:
 
 
 FIRST = ("iid", "FedAvg")
+
+
+def test_methods_that_are_a_grid_make_a_heat_map(shipped: Path) -> None:
+    """Each cell has the mean of its own method, which is found by its label."""
+    text = shipped.read_text().replace('item = "Table 9"', 'item = "Figure 9"')
+    labels = [f"eta {eta}, lam {lam}" for eta in ("0.1", "0.01") for lam in ("0.5", "1")]
+    head = text.partition("[[experiment.methods]]")[0]
+    methods = "".join(
+        "[[experiment.methods]]\nname = 'fedavg'\n"
+        f"label = '{label}'\nlr = {label.split()[1].rstrip(',')}\n"
+        for label in labels
+    )
+    figure = f"""{methods}
+[[panels]]
+name = "iid"
+[[claims]]
+text = "A claim."
+where = "Section 1"
+metric = "last_accuracy"
+ahead = "{labels[0]}"
+[small]
+why = "Fewer rounds."
+rounds = 2
+"""
+    shipped.with_name("figure9.toml").write_text(head + figure)
+    shipped.unlink()
+    catalogue._read.cache_clear()
+    entry = catalogue.find("fedacg/figure9")
+    stored = run_paper(entry, "small", seeds=2)
+    (part,) = plots(entry.paper, find_sides(entry))
+    assert isinstance(part, HeatMap)
+    assert (part.across, part.down) == (("eta", ("0.1", "0.01")), ("lam", ("0.5", "1")))
+    for i, lam in enumerate(part.down[1]):
+        for j, eta in enumerate(part.across[1]):
+            own = [t for t in stored.trials if t.method == f"eta {eta}, lam {lam}"]
+            mean = sum(float(value) for t in own for value in t.values.values()) / 2
+            assert part.values[i][j] == pytest.approx(mean, rel=1e-4)
+    draw([part], Path("figure.svg"))
+    assert digest([part]) in Path("figure.svg").read_text()
+    assert grid_of(labels[:3]) is None
+    assert grid_of(["step size 0.1", "step size 0.01"]) is None

@@ -8,6 +8,7 @@ import pytest
 
 from tests.papers.example import TEXT, changed, example, shipped
 from tests.support.commands import undrift
+from undrift.engine.processes.rendezvous import code_digest
 from undrift.papers import catalogue
 from undrift.papers.catalogue import PaperEntry
 from undrift.papers.find import find_results, find_sides
@@ -126,6 +127,11 @@ def test_tuned_results_are_kept_beside_the_printed_ones(
     for trial in stored.trials:
         assert chosen[trial.method] == f"lr={trial.cell['method.lr']}"
     assert any("samples, with seed 1000" in sentence for sentence in stored.sentences)
+    assert stored.code == code_digest()[:12]
+    assert stored.tuning_seconds is not None
+    assert stored.tuning_seconds > 0
+    own = sum(trial.seconds or 0.0 for trial in stored.trials)
+    assert stored.seconds == pytest.approx(own + stored.tuning_seconds)
     tuned, printed = find_sides(entry)
     assert (tuned.tuned, printed.tuned) == (True, False)
     assert printed.stored is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,20 @@ def test_what_has_not_ended_is_left_out_and_named(result: ExperimentResult) -> N
 
 def test_a_folder_is_read_back(result: ExperimentResult) -> None:
     assert outcome(read(result.folder)) == outcome(result)
+
+
+def test_the_page_lists_every_cell_that_was_tried(result: ExperimentResult, tmp_path: Path) -> None:
+    assert result.tuning is not None
+    result.report(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    table = re.search(r"What was tried.*?</table>", text, re.DOTALL)
+    assert table is not None
+    cells = [re.sub(r"<[^>]*>", "\n", row) for row in table[0].split("<tr")[2:]]
+    assert len(cells) == len(result.tuning.tried)
+    for each, row in zip(result.tuning.tried, cells, strict=True):
+        assert {each.method, each.text} <= set(map(str.strip, row.split("\n")))
+        assert each.accuracy is not None
+        assert f"{100 * each.accuracy:.2f}" in row
 
 
 def test_it_repeats_bit_for_bit(result: ExperimentResult, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from undrift.errors import optional
 from undrift.papers.find import MEASURED, PRINTED, TUNED
+from undrift.papers.heatmap import HeatMap
 from undrift.papers.plots import Plot, digest
 from undrift.report import style
 
@@ -21,32 +22,70 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 WORDS = {"the document": "the document", MEASURED: "ours, measured"}  # in legends
 WIDTH, HEIGHT, ROW = 2.5, 2.0, 0.19  # inches of a part, and of a row of dots
+CELL = 3.4  # inches of the width of a heat map
 COLUMNS = 3
 
 
-def draw(parts: Sequence[Plot], path: Path) -> None:
+def draw(parts: Sequence[Plot] | Sequence[HeatMap], path: Path) -> None:
     """Write a figure of the kind that the suffix says, with the hash of what it shows."""
+    maps = [part for part in parts if isinstance(part, HeatMap)]
+    with style.drawing(SETTINGS):
+        plots = [part for part in parts if isinstance(part, Plot)]
+        figure = _maps_figure(maps) if maps else _plots_figure(plots)
+        metadata = {"Date": None, "Creator": None, "Description": digest(parts)}
+        style.save(figure, path, metadata=metadata if path.suffix == ".svg" else None)
+
+
+def _maps_figure(maps: Sequence[HeatMap]) -> Any:
+    """Return a figure with a heat map for each part, whose cells say their values."""
+    columns = min(2, len(maps))
+    lines = math.ceil(len(maps) / columns)
+    figure = style.new_figure((CELL * columns, HEIGHT * lines))
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes, part in zip(grid, maps, strict=False):
+        _draw_map(axes, part)
+    for axes in grid[len(maps) :]:
+        axes.set_axis_off()
+    return figure
+
+
+def _draw_map(axes: Any, part: HeatMap) -> None:
+    known = [value for row in part.values for value in row if value is not None]
+    middle = (min(known) + max(known)) / 2 if known else 0.0
+    numbers = [[math.nan if value is None else value for value in row] for row in part.values]
+    axes.imshow(numbers, cmap=style.COLOUR_MAP, aspect="auto")
+    for i, row in enumerate(part.values):
+        for j, value in enumerate(row):
+            colour = "white" if value is not None and value < middle else "black"
+            text = "-" if value is None else f"{value:.4g}"
+            axes.text(j, i, text, ha="center", va="center", fontsize=6, color=colour)
+    for axis, (name, values) in ((axes.xaxis, part.across), (axes.yaxis, part.down)):
+        axis.set_ticks(range(len(values)), values)
+        axis.set_label_text(style.literal(name))
+    axes.set_title(style.literal(f"{part.title}\n{part.axis}"))
+
+
+def _plots_figure(parts: Sequence[Plot]) -> Any:
+    """Return a figure of curves or of rows of dots, with one legend."""
     columns = min(COLUMNS, _a_side(parts))
     lines = math.ceil(len(parts) / columns)
     tallest = max(len(part.rows) for part in parts)
     height = HEIGHT if not tallest else 0.7 + ROW * tallest
     wide = WIDTH + (0.9 if tallest else 0.0)
     labels = list(dict.fromkeys(line.label for part in parts for line in part.lines))
-    with style.drawing(SETTINGS):
-        figure = style.new_figure((wide * columns, height * lines + 0.35))
-        grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-        for axes, part in zip(grid, parts, strict=False):
-            if part.lines:
-                _draw_lines(axes, part, labels)
-            else:
-                _draw_rows(axes, part)
-            axes.set_title(style.literal(part.title))
-            style.trim(axes)
-        for axes in grid[len(parts) :]:
-            axes.set_axis_off()
-        _legend(figure, parts, labels, columns)
-        metadata = {"Date": None, "Creator": None, "Description": digest(parts)}
-        style.save(figure, path, metadata=metadata if path.suffix == ".svg" else None)
+    figure = style.new_figure((wide * columns, height * lines + 0.35))
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes, part in zip(grid, parts, strict=False):
+        if part.lines:
+            _draw_lines(axes, part, labels)
+        else:
+            _draw_rows(axes, part)
+        axes.set_title(style.literal(part.title))
+        style.trim(axes)
+    for axes in grid[len(parts) :]:
+        axes.set_axis_off()
+    _legend(figure, parts, labels, columns)
+    return figure
 
 
 def _a_side(parts: Sequence[Plot]) -> int:

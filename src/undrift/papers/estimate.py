@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from undrift.config.experiment import Experiment, Method
-from undrift.core import Federated, Peer
+from undrift.core import Federated
 from undrift.data import Deadline, Work
-from undrift.data.work import parse_work
+from undrift.runs.build import local_work
 from undrift.runs.jobs import JobPlanner, sweep_axes
 
 MILLISECONDS = {  # of one sample's gradient
@@ -76,7 +76,7 @@ def _job_hours(experiment: Experiment, method: Method) -> float:
     train, test = min(train, data.train_samples or train), min(test, data.test_samples or test)
     clients = data.clients or 100
     own = train / clients
-    work = parse_work("steps:1" if _is_every_step(method) else _work(training, method))
+    work = local_work(method.build(), method.work or training.work)
     batch = training.batch_size or own
     samples = _samples(work, batch, own) * _cohort(experiment, method, clients)
     gradients = 2 if method.name in TWICE else 1
@@ -84,15 +84,6 @@ def _job_hours(experiment: Experiment, method: Method) -> float:
     computing = (samples * gradients + evaluations) * _milliseconds(experiment)
     a_round = computing + samples * AUGMENTED.get(data.name, 0.0)
     return training.rounds * a_round / 3.6e6
-
-
-def _is_every_step(method: Method) -> bool:
-    """Return whether a method communicates at every step, so that its rounds have one step."""
-    return issubclass(method.cls, Peer) and method.build().every_step
-
-
-def _work(training: Training, method: Method) -> str:
-    return method.work or training.work or "steps:10"
 
 
 def _samples(work: Work, batch: float, own: float) -> float:

@@ -46,7 +46,14 @@ def with_shipped(entry: PaperEntry, stored: StoredPaper, seeds: Collection[int])
         tried=[*stored.tried, *(t for t in theirs.tried if (t.panel, t.method) in cells)],
         sentences=list(dict.fromkeys([*theirs.sentences, *stored.sentences])),
         machine="; ".join(machines),
+        tuning_seconds=_sum(theirs.tuning_seconds, stored.tuning_seconds),
     )
+
+
+def _sum(*seconds: float | None) -> float | None:
+    """Return the sum, or None if one of them is not known."""
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(seconds) else None
 
 
 def _setting(panel: StoredPanel) -> tuple[object, ...]:

@@ -18,7 +18,9 @@ from undrift.papers import catalogue
 from undrift.papers.catalogue import DOCUMENTS, PaperEntry
 from undrift.papers.draw import draw
 from undrift.papers.estimate import hours
+from undrift.papers.file import Paper
 from undrift.papers.find import Side, leading, shipped_sides
+from undrift.papers.heatmap import HeatMap
 from undrift.papers.judge import Judged, hours_text
 from undrift.papers.page_tables import claims_table, number_tables, table, tried_table
 from undrift.papers.plots import Plot, plots
@@ -40,7 +42,7 @@ class Item:
     entry: PaperEntry
     sides: Sequence[Side]
     outdated: Sequence[Path]
-    parts: Sequence[Plot]  # of its figure
+    parts: Sequence[Plot] | Sequence[HeatMap]  # of its figure
 
     @property
     def results(self) -> list[StoredPaper]:
@@ -167,14 +169,31 @@ def _setting(item: Item, stored: StoredPaper) -> str:
     name = "Each method at its tuned step size" if stored.tuned else "At the printed step sizes"
     name = "Measured" if item.entry.paper.kind == "command" else name
     tune = " --tune" if stored.tuned else ""
-    seeds = len(stored.seeds)
     command = item.entry.paper.command or (
-        f"undrift papers run {item.entry.name} --scale {stored.scale}{tune} --seeds {seeds}"
+        f"undrift papers run {item.entry.name} --scale {stored.scale}{tune}"
+        f"{_panel_flags(item.entry.paper, stored)} --seeds {_seeds_flag(stored.seeds)}"
     )
-    facts = f"undrift {stored.undrift}, {stored.machine}, {hours_text(stored.seconds / 3600)}"
+    code = f", code {stored.code}" if stored.code else ""
+    untold = stored.tuned and stored.tuning_seconds is None
+    took = f"{hours_text(stored.seconds / 3600)} of computing{', without tuning' * untold}"
+    facts = f"undrift {stored.undrift}{code}, {stored.machine}, {took}"
     lines = [*setting_lines(item.entry.paper, stored), *stored.sentences]
-    made = f"`{command}` ({facts} of computing)."
+    made = f"`{command}` ({facts})."
     return f"**{name}.**\n\n" + "\n".join(f"- {line}" for line in [*lines, made])
+
+
+def _panel_flags(paper: Paper, stored: StoredPaper) -> str:
+    """Return the flags of the panels that were run, "" if all were."""
+    runs = plan(paper, stored.scale, at_hand=lambda data: True, tune=stored.tuned)
+    names = dict.fromkeys(run.panel for run in runs)
+    ran = {panel.panel for panel in stored.panels}
+    return "".join(f' --panel "{n}"' for n in names if n in ran) if ran < set(names) else ""
+
+
+def _seeds_flag(seeds: Sequence[int]) -> str:
+    """Return seeds as --seeds takes them: their number, or a list if they do not begin at 0."""
+    plain = list(seeds) == list(range(len(seeds)))
+    return str(len(seeds)) if plain else ",".join(map(str, seeds))
 
 
 def headlines(items: Sequence[Item], folder: Path, readme: Path) -> str:

@@ -1,4 +1,4 @@
-"""The numbers that figures of results show: curves by round, or dots with intervals.
+"""The numbers that figures of results show: curves by round, dots with intervals, heat maps.
 
 A hash of the numbers stands in a figure's file, so that a test can tell whether it is up to date.
 """
@@ -16,6 +16,7 @@ from undrift.papers.compare import ComparedCell, Ours, chosen, trials_of
 from undrift.papers.curves import drawn_metrics
 from undrift.papers.file import Paper
 from undrift.papers.find import Side
+from undrift.papers.heatmap import HeatMap, heat_maps
 from undrift.papers.quantity import UNKNOWN, Quantity
 from undrift.papers.store import StoredPaper, StoredTrial
 
@@ -63,16 +64,23 @@ class Plot:
     rows: tuple[tuple[str, tuple[Dot, ...]], ...] = field(default=())
 
 
-def plots(paper: Paper, sides: Sequence[Side]) -> list[Plot]:
-    """Return the parts of a figure: curves for a figure of the document, dots for a table."""
+def plots(paper: Paper, sides: Sequence[Side]) -> list[Plot] | list[HeatMap]:
+    """Return the parts of a figure: curves for a figure of the document, dots for a table.
+
+    A figure whose methods are a grid of two hyper-parameters is a heat map of their values.
+    """
     if paper.item.startswith("Figure"):
+        quantity = _main_quantity(sides)
+        maps = [] if quantity is None else heat_maps(paper, sides, quantity)
+        if maps:
+            return maps
         found = _curve_plots(paper, sides)
         if found:
             return found
     return _dot_plots(paper, sides)
 
 
-def digest(parts: Sequence[Plot]) -> str:
+def digest(parts: Sequence[Plot] | Sequence[HeatMap]) -> str:
     """Return a hash of what a figure shows."""
     return hashlib.sha256(repr(list(parts)).encode()).hexdigest()[:16]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import platform
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -12,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from undrift import __version__
+from undrift.builder import processor_name
 from undrift.check import require_choice
 from undrift.config.experiment import Experiment
 from undrift.data.places import PLACES, find
 from undrift.data.remotes import BY_HAND, REMOTES
+from undrift.engine.processes.rendezvous import code_digest
 from undrift.papers.catalogue import PaperEntry
 from undrift.papers.join import with_shipped
 from undrift.papers.scales import PanelRun, is_at_hand, plan
@@ -28,7 +29,7 @@ from undrift.papers.store import (
     stored_panel,
     stored_trials,
 )
-from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT
+from undrift.results.filenames import CHECKPOINTS, ENVIRONMENT, EXPERIMENT, TUNING
 from undrift.results.trial import Trial, read_trial
 from undrift.results.tuning import Tuning
 from undrift.runs.build import counts_text, data_counts, resolve_experiment
@@ -40,7 +41,7 @@ from undrift.runs.options import RunOptions
 from undrift.runs.run_job import Observer, has_data_of
 from undrift.runs.runner import run_experiment
 from undrift.runs.spelling import Spelling
-from undrift.runs.tuning_trials import read_tuning
+from undrift.runs.tuning_trials import read_tuning, tuning_trials
 
 RESULTS = Path("runs") / "papers"  # below the current folder
 
@@ -264,11 +265,22 @@ def _stored(
         panels=[stored_panel(run, ended) for run, ended, _ in kept],
         trials=measured,
         planned=sum(_planned(run.experiment) for run in runs),
-        machine=f"{os.cpu_count()} cores, {platform.machine()}",
+        machine=f"{os.cpu_count()} cores, {processor_name()}",
         tuned=tuned is not None,
+        code=code_digest()[:12],
+        tuning_seconds=None
+        if tuned is None
+        else sum(_tuning_seconds(tuned / run.folder, run.experiment) for run, *_ in kept),
         tried=[cell for run, _, tuning in kept for cell in stored_cells(run, tuning)],
         sentences=_sentences(tunings.values()),
     )
+
+
+def _tuning_seconds(folder: Path, experiment: Experiment) -> float:
+    """Return the seconds of the trials by which the cells of a panel were chosen."""
+    tried = tuning_trials(folder / TUNING, experiment).values()
+    names = ("seconds", "evaluation_seconds")
+    return round(sum(trial.total(n) for own in tried for trial in own for n in names), 1)
 
 
 def _planned(experiment: Experiment) -> int:

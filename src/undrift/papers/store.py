@@ -98,6 +98,8 @@ class StoredPaper:
     tuned: bool = False  # whether each method ran at its tuned step size
     tried: list[StoredCell] = field(default_factory=list)  # by tuning
     sentences: list[str] = field(default_factory=list)  # on the choice
+    code: str = ""  # digest of the package's modules; none in older files
+    tuning_seconds: float | None = None  # of the cells that were tried; None in older files
     source: str = field(default="", compare=False)  # where the results were read
 
     @property
@@ -107,10 +109,14 @@ class StoredPaper:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of all trials, those of training alone in older files."""
+        """Return the seconds of all trials and of tuning.
+
+        In older files they are those of training alone, and without tuning.
+        """
         timed = [trial.seconds for trial in self.trials if trial.seconds is not None]
         whole = len(timed) == len(self.trials)
-        return sum(timed) if whole else sum(panel.seconds for panel in self.panels)
+        own = sum(timed) if whole else sum(panel.seconds for panel in self.panels)
+        return own + (self.tuning_seconds or 0.0)
 
     def write(self, path: Path) -> None:
         """Write the results as JSON, a line for each trial and each cell."""

@@ -201,7 +201,7 @@ def _arguments(
         "model": build_model(experiment.model, data, seed, training.task, training.loss),
         "clients": clients,
         **_objective(experiment),
-        "work": _work(algorithm, method.work or training.work),
+        "work": local_work(algorithm, method.work or training.work),
         "batch_size": training.batch_size or None,
         "weighting": training.weighting,
         "rounds": training.rounds,
@@ -237,7 +237,7 @@ def _objective(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _work(algorithm: Any, text: str | None) -> Work:
+def local_work(algorithm: Any, text: str | None) -> Work:
     """Return the local work of a round; a method that communicates at every step has one step."""
     work = parse_work(text or default_work(type(algorithm)))
     # Gossip methods refuse deadlines themselves, so a deadline stays as it is.
