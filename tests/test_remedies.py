@@ -216,7 +216,12 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "several bad columns": (
         lambda: framed(uuid=[f"u{i}" for i in range(20)], day=["2020-01-31"] * 20, z=[1j] * 20),
-        "say drop=['uuid', 'day', 'z'] (drop=uuid+day+z in the shell)",
+        "'day' with dates such as 2020-01-31, 'z' with 1j; leave out drop = ['uuid', 'day', 'z'] "
+        "(drop=uuid+day+z in the shell).",
+    ),
+    "decimal commas among bad columns": (
+        lambda: framed(day=["2020-01-31"] * 20, cost=["1,5"] * 20, size=["2,5", "3,5"] * 10),
+        "say decimal = \"comma\" (decimal=comma in the shell) and leave out drop = ['day'] (drop=",
     ),
     "options of a model": (
         lambda: parse_model("mlp:hidden=5:dropout=0.1"),

@@ -96,7 +96,7 @@ def require_choice(who: str, name: str, value: str, choices: Iterable[str]) -> N
         )
 
 
-_NEAR = 0.7  # the likeness of a name that is misspelt; below, other words are proposed for it
+_NEAR = 0.66  # two letters of three alike; below, other words would be proposed, too
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -101,7 +101,7 @@ BAD = {
     "no model": (["--model", "mine.py:broken"], "needs to return an nn.Module, got 3"),
     "no data": (
         ["--data", "mine.py:broken"],
-        "to return undrift.Clients or an undrift.Dataset, got 'int'; wrap it: undrift.Clients(",
+        "to return undrift.Clients or an undrift.Dataset, got 'int'; make them: undrift.Clients(",
     ),
     "a column of clients": (["--client", "site"], "--data patients.csv:target=died,client=site"),
     "a spreadsheet": (["--data", "t.xlsx:target=died"], "no such file"),
@@ -240,6 +240,7 @@ def test_a_table_from_the_shell_to_scored_rows(call, table: Path, tmp_path: Path
     code, said, _ = call("data", "show", data, "--out", str(tmp_path / "show"))
     assert code == 0
     assert "ward" in said
+    assert all(f"│ {site} " in said for site in pd.read_csv(table)["site"].unique())
 
 
 def test_each_client_of_a_table_has_a_line_of_metrics(call, table: Path, tmp_path: Path) -> None:

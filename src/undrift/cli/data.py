@@ -118,7 +118,7 @@ def show_data(
     folder = choose_folder(out, f"data-{section.title}")
     claim(folder, force=force, spelling=FLAGS)
     console.print(repr(data), highlight=False)
-    _table(data, counts, console)
+    _table(data, counts, parts.names, console)
     title = f"{section.title}, {section.partition}, {len(parts)} clients"
     if plots.partition(counts, folder / PARTITION, title):
         console.print(f"Heat map: {folder / PARTITION}", highlight=False)
@@ -155,7 +155,10 @@ def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:
+def _table(
+    data: Dataset, counts: NDArray[np.int64], clients: Sequence[str], console: Console
+) -> None:
+    """Print how many samples of each label each client has, by name where it has one."""
     from rich.table import Table
 
     sizes, held = counts.sum(1), (counts > 0).sum(1)
@@ -170,7 +173,9 @@ def _table(data: Dataset, counts: NDArray[np.int64], console: Console) -> None:
     names = data.labels or tuple(map(str, range(labels)))
     shown = Table("client", "samples", "labels", *names[:columns])
     for i, row in enumerate(counts[:SHOWN_CLIENTS]):
-        shown.add_row(str(i), str(sizes[i]), str(held[i]), *map(str, row[:columns]))
+        shown.add_row(
+            clients[i] if clients else str(i), str(sizes[i]), str(held[i]), *map(str, row[:columns])
+        )
     if len(counts) > SHOWN_CLIENTS:
         shown.add_row("...", *[""] * (2 + columns))
     total = counts.sum(0)

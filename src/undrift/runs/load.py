@@ -119,7 +119,7 @@ def _by_code(name: str) -> Dataset | OwnData:
         value = Dataset.of(value, name=name.rpartition(":")[2])
     if isinstance(value, Clients):
         return OwnData(value, None)
-    expected = "to return undrift.Clients or an undrift.Dataset"
-    require(isinstance(value, Dataset), name, expected, value, clients_remedy(value))
+    expected, remedy = "to return undrift.Clients or an undrift.Dataset", clients_remedy(value)
+    require(isinstance(value, Dataset), name, expected, type(value).__name__, remedy)
     dataset: Dataset = value
     return dataset

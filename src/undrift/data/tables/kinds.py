@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -62,14 +62,30 @@ def column_kinds(
         except DataError as error:
             errors[name] = error
     if len(errors) > 1:
-        others = "; ".join(str(error).rstrip(".") for error in errors.values())
-        raise DataError(
-            f"{others}. To leave all of them out say drop=[{', '.join(map(repr, errors))}] "
-            f"(drop={'+'.join(errors)} in the shell)."
-        )
+        raise _several(errors)
     for refused in errors.values():
         raise refused
     return kinds
+
+
+def _several(errors: Mapping[str, DataError]) -> DataError:
+    """Return one error for several columns, with what to do about all of them."""
+    commas = [name for name, error in errors.items() if 'decimal = "comma"' in str(error)]
+    others = [name for name in errors if name not in commas]
+    remedies = []
+    if commas:
+        remedies.append('say decimal = "comma" (decimal=comma in the shell)')
+    if others:
+        listed = ", ".join(map(repr, others))
+        remedies.append(f"leave out drop = [{listed}] (drop={'+'.join(others)} in the shell)")
+    got = [
+        f"{name!r} with {str(error).partition(', got ')[2].partition('; ')[0]}"
+        for name, error in errors.items()
+    ]
+    return DataError(
+        f"The table needs columns of numbers or of categories, got {', '.join(got)}; "
+        f"{' and '.join(remedies)}."
+    )
 
 
 def column_kind(cells: pd.Series[Any], name: str, categorical: Collection[str]) -> Kind:
@@ -80,7 +96,7 @@ def column_kind(cells: pd.Series[Any], name: str, categorical: Collection[str]) 
     if len(present) == 0:
         raise _refused(name, "values", "none")
     if cells.dtype.kind == "c":
-        raise bad_cell(name, 0, "a real number", repr(present.iloc[0]), "split it into two columns")
+        raise bad_cell(name, 0, "a real number", str(present.iloc[0]), "split it into two columns")
     nested = present.map(lambda cell: isinstance(cell, list | tuple | dict | set | np.ndarray))
     if cells.dtype == object and nested.any():
         row = int(cells.index.get_indexer(nested.index[nested.to_numpy()])[0])
