@@ -29,8 +29,8 @@ The folder `centre` stays at the centre, on {where}; nobody else gets it. Each o
 its site, with the private key in it, by a way that only you and the site can read. It has a
 README.md of its own, with the commands of a site on another machine.
 
-All of them need undrift {__version__} and Python 3.11 or later, and Flower in an environment of its
-own, which commands look for in `--flower`, `$UNDRIFT_FLOWER` and `.venv-flower`:
+All of them need Python 3.11 or later, undrift {__version__} with its extra `tables`, and Flower in
+an environment of its own. Commands look for it in `--flower`, `$UNDRIFT_FLOWER` and `.venv-flower`:
 
     {RECIPE}
 
@@ -72,8 +72,9 @@ def site_readme(name: str, federation: Federation, table: str | None, option: st
 {federation.host}, port {federation.port}, which this machine must be able to reach.
 
 Read `experiment.toml` first, and the code that it names, if it does: this site computes what they
-say, and nothing else. Then install undrift {__version__}, as the centre has, with Python 3.11 or
-later. Flower gets an environment of its own, where another user of this machine can start it:
+say, and nothing else. Then install undrift {__version__}, as the centre has, with its extra
+`tables` and Python 3.11 or later. Flower gets an environment of its own, where another user of this
+machine can start it:
 
     {recipe(SHARED, "/usr/bin/python3")}
 
