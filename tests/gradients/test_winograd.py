@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from undrift.gradients.task import Autograd, Batch, Task
 from undrift.gradients.winograd import build_winograd as build
 from undrift.gradients.winograd import convolution, library
+from undrift.gradients.winograd import oracle as winograd_oracle
 from undrift.gradients.winograd.convolution import products, scheme_for
 from undrift.gradients.winograd.library import Convolutions, Scheme
 from undrift.gradients.winograd.oracle import survey
@@ -456,6 +457,17 @@ class TestGradients:
         if not fails:
             torch.set_num_threads(1)
             assert torch.equal(build().gradient(*given), two)
+
+    @pytest.mark.usefixtures("two_threads")
+    def test_torch_keeps_its_threads_where_they_are_many(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(winograd_oracle, "FEW", 1)
+        seen = []
+        model = nn.Sequential(small_net(), nn.Identity())
+        model[1].register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+        build(alone=True).gradient(*sample(model, (16, 9, 9)))
+        assert seen == [2]
 
     def test_torch_keeps_its_threads_where_it_has_work(self) -> None:
         """Convolutions of 1x1 and matrices are torch's."""
