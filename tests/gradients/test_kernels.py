@@ -1,5 +1,6 @@
 """Compiled gradients against torch's: every layer and loss, odd shapes, NaN and Inf."""
 
+import copy
 import math
 import shutil
 import threading
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -421,16 +422,58 @@ def chains(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...], int]:
     return nn.Sequential(*parts, nn.Linear(wide, outputs)), given, outputs
 
 
-@pytest.mark.long
+def in_double(task: Task, x: Tensor, batch: Batch) -> Tensor:
+    """The gradients by autograd in double precision, with the same masks of dropout."""
+    wide = {
+        name: leaf.double() if leaf.is_floating_point() else leaf
+        for name, leaf in batch.present().items()
+    }
+    double = kernel_task(copy.deepcopy(task.model).double(), task.loss)
+    return by_torch(double, x.double(), Batch(**wide))
+
+
+def errors(
+    chain: tuple[nn.Module, tuple[int, ...], int], seed: int, loss: Any, samples: int
+) -> tuple[Tensor, Tensor]:
+    """The errors of a kernel's gradients and of torch's, against double precision.
+
+    They are shares of the norm, to which is added what is next to rounding.
+    """
+    model, shape, outputs = chain
+    torch.manual_seed(seed)
+    task, kernels = kernels_of(model, shape, loss, 0 if loss is F.cross_entropy else outputs)
+    x, batch = batch_of(task, shape, outputs, clients=3, samples=samples, seed=seed)
+    exact = in_double(task, x, batch)
+    norms = torch.linalg.vector_norm(exact, dim=1) + 1e-4
+    both = kernels.gradients(task, x, batch), by_torch(task, x, batch)
+    ours, theirs = (torch.linalg.vector_norm(g.double() - exact, dim=1) / norms for g in both)
+    return ours, theirs
+
+
+def assert_close_to_double(
+    chain: tuple[nn.Module, tuple[int, ...], int], seed: int, loss: Any, samples: int
+) -> None:
+    """Which of two numbers is the larger may differ in double precision, but hardly twice."""
+    for draw in (seed, seed + 1):
+        ours, theirs = errors(chain, draw, loss, samples)
+        note(f"error {float(ours.max()):.1e}, torch's {float(theirs.max()):.1e}")
+        if (ours <= (4 * theirs).clamp(min=2e-6)).all():
+            return
+    raise AssertionError((ours, theirs))
+
+
 class TestAnyChain:
+    """Every shape and layer in double precision, beside torch in single."""
+
+    @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(chains(), st.integers(0, 10**6), st.sampled_from(LOSSES), st.integers(1, 33))
+    def test_of_some(self, chain: Any, seed: int, loss: Any, samples: int) -> None:
+        assert_close_to_double(chain, seed, loss, samples)
+
+    @pytest.mark.long
     @settings(
         max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
     )
     @given(chains(), st.integers(0, 10**6), st.sampled_from(LOSSES), st.integers(1, 33))
-    def test_gradients_are_torchs(self, chain: Any, seed: int, loss: Any, samples: int) -> None:
-        model, shape, outputs = chain
-        torch.manual_seed(seed)
-        targets = 0 if loss is F.cross_entropy else outputs
-        task, kernels = kernels_of(model, shape, loss, targets)
-        x, batch = batch_of(task, shape, outputs, clients=3, samples=samples, seed=seed)
-        assert_close(kernels.gradients(task, x, batch), by_torch(task, x, batch))
+    def test_of_many(self, chain: Any, seed: int, loss: Any, samples: int) -> None:
+        assert_close_to_double(chain, seed, loss, samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import statistics
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +22,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from undrift.gradients.task import Autograd, Batch, Task
 from undrift.gradients.winograd import build_winograd as build
 from undrift.gradients.winograd import convolution, library
+from undrift.gradients.winograd import oracle as winograd_oracle
 from undrift.gradients.winograd.convolution import products, scheme_for
 from undrift.gradients.winograd.library import Convolutions, Scheme
 from undrift.gradients.winograd.oracle import survey
 from undrift.models.layout import Layout
+from undrift.models.resnet import ResNet18
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
@@ -379,6 +382,25 @@ class TestGradients:
         note(f"error {ours:.1e}, torch's {theirs:.1e}")
         assert ours < max(2.5 * theirs, 3e-6)
 
+    @pytest.mark.long
+    @pytest.mark.parametrize("stem", [3, 7])
+    def test_of_a_resnet_at_its_start_and_after_some_steps(self, stem: int) -> None:
+        """Here torch's own error decides, and no floor."""
+        torch.manual_seed(0)
+        model = ResNet18(stem=stem)
+        task, x, _ = sample(model, (3, 32, 32))
+        oracle = build()
+        for steps in (0, 10):
+            for k in range(steps):
+                batch = Batch(drawn(20, 3, 32, 32, seed=k), torch.arange(20) % 10)
+                x = x - 0.02 * oracle.gradient(task, x, batch)
+            found = [
+                errors(task, x, Batch(drawn(20, 3, 32, 32, seed=99 + k), torch.arange(20) % 10))
+                for k in range(3)
+            ]
+            ours, theirs = (statistics.median(each) for each in zip(*found, strict=True))
+            assert 1e-8 < ours < 2.5 * theirs, (steps, ours, theirs)
+
     def test_convolutions_are_replaced(self) -> None:
         task, x, batch = sample(small_net(), (16, 5, 5))
         counts = survey(task, batch)
@@ -435,6 +457,17 @@ class TestGradients:
         if not fails:
             torch.set_num_threads(1)
             assert torch.equal(build().gradient(*given), two)
+
+    @pytest.mark.usefixtures("two_threads")
+    def test_torch_keeps_its_threads_where_they_are_many(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(winograd_oracle, "FEW", 1)
+        seen = []
+        model = nn.Sequential(small_net(), nn.Identity())
+        model[1].register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+        build(alone=True).gradient(*sample(model, (16, 9, 9)))
+        assert seen == [2]
 
     def test_torch_keeps_its_threads_where_it_has_work(self) -> None:
         """Convolutions of 1x1 and matrices are torch's."""

@@ -3,6 +3,7 @@ compiler instead of them), and for A1 "full-precision"."""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import sys
@@ -95,6 +96,8 @@ def play_whole_runs(line: Line, workload: Workload, path: str) -> None:
     Until the fork torch computes nothing, as its threads would be missing in the child.
     """
     data = read(path)
+    importlib.import_module("undrift.engine.simulate")  # which undrift imports when it is used
+    importlib.import_module("undrift.algorithms")
     while line.next():
         with tempfile.TemporaryDirectory() as cache:
             context = multiprocessing.get_context("fork")

@@ -24,6 +24,7 @@ from undrift.gradients.winograd.library import Convolutions, load
 from undrift.gradients.winograd.places import Places
 
 ALONE = 0.9  # of the products of a gradient, from which on they are nearly all that is computed
+FEW = 4  # threads; on more, what is left to torch would take longer than the waiting costs
 
 
 class _Replaced(TorchFunctionMode):
@@ -61,9 +62,9 @@ class Winograd(Autograd):
     Stacks of clients are left to torch, as `vmap` needs its convolutions. The compiled functions
     have no state and the replacement is a thread's own, so clients on several threads share them.
 
-    Where hardly anything else is computed, torch computes the rest on one thread: between its
-    operations GNU's OpenMP has the others wait in a loop for milliseconds, on the cores that the
-    convolutions need.
+    Where hardly anything else is computed, on few threads, torch computes the rest on one: between
+    its operations GNU's OpenMP has the others wait in a loop for milliseconds, on the cores that
+    the convolutions need.
     """
 
     convolutions: Convolutions
@@ -73,7 +74,8 @@ class Winograd(Autograd):
         """Return the gradient of f at x, outside of any vmap; by torch alone if not finite."""
         places, threads = Places(x.detach().requires_grad_()), torch.get_num_threads()
         replaced = _Replaced(self.convolutions, places, threads)
-        with torch.enable_grad(), _threads(1 if self.alone else threads), replaced:
+        single = self.alone and threads <= FEW
+        with torch.enable_grad(), _threads(1 if single else threads), replaced:
             value = f(places.leaf)
             with places.lending():
                 (g,) = torch.autograd.grad(value, places.leaf)
