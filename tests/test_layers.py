@@ -65,7 +65,7 @@ ALLOWED = {
         "base analysis config data fleet models optim report results tasks topology engine "
         "engine.base engine.checkpoint engine.processes engine.settings engine.tuning"
     ),
-    "papers": "base config data optim report results runs undrift",
+    "papers": "base config data engine.processes optim report results runs undrift",
     "deployment": (
         "base config data federation models results runs tasks engine.base engine.processes "
         "engine.settings undrift"
