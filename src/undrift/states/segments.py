@@ -28,7 +28,7 @@ from undrift.states.manifest import Segment
 _HEADER = struct.Struct("<qII")
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _BUFFER = 4 * 2**20  # bytes that are gathered before they are written
-_OPEN_FILES = 16  # that are kept open for reading
+_OPEN_FILES = 64  # that are kept open for reading, 4 GB of states
 _CHUNK = 8 * 2**20  # bytes that are hashed at a time
 
 
@@ -164,7 +164,7 @@ class SegmentReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files: OrderedDict[Path, int] = OrderedDict()
+        self._files: OrderedDict[tuple[int, int], int] = OrderedDict()  # by segment and copy
 
     def read(self, number: int, begin: int, forms: Sequence[Form], length: int) -> StateRecord:
         """Return the record that begins there, from the copy where the segment is damaged.
@@ -172,38 +172,43 @@ class SegmentReader:
         `length` is how long its state is expected to be, which saves a second read.
         """
         reasons = []
-        for path in copies_of(self._folder, number):
+        for copy in (0, 1):
             try:
-                return self._read(path, begin, forms, length)
+                return self._read((number, copy), begin, forms, length)
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else error
+                path = copies_of(self._folder, number)[copy]
                 reasons.append(f"{path.name} at byte {begin}: {why}")
         raise ValueError("; ".join(reasons))
 
-    def _read(self, path: Path, begin: int, forms: Sequence[Form], length: int) -> StateRecord:
-        file = self._file(path)
-        size = os.fstat(file).st_size
+    def _read(
+        self, place: tuple[int, int], begin: int, forms: Sequence[Form], length: int
+    ) -> StateRecord:
+        file = self._file(place)
         content = os.pread(file, _HEADER.size + length, begin)
         if len(content) < _HEADER.size:
             raise ValueError("its record is missing")
         record = parse(content, forms)
         if record is None:  # The state is longer than expected.
             full = form_bytes(forms[_HEADER.unpack_from(content)[1]])
-            if begin + _HEADER.size + full > size:
+            if begin + _HEADER.size + full > os.fstat(file).st_size:
                 raise ValueError("its record is cut off")
             record = parse(os.pread(file, _HEADER.size + full, begin), forms)
         if record is None:
             raise ValueError("its record is cut off")
         return record
 
-    def _file(self, path: Path) -> int:
-        if path in self._files:
-            self._files.move_to_end(path)
-            return self._files[path]
+    def _file(self, place: tuple[int, int]) -> int:
+        """Return the open file of a segment or of its copy."""
+        if place in self._files:
+            self._files.move_to_end(place)
+            return self._files[place]
+        number, copy = place
+        file = os.open(copies_of(self._folder, number)[copy], os.O_RDONLY)
         if len(self._files) >= _OPEN_FILES:
             os.close(self._files.popitem(last=False)[1])
-        self._files[path] = os.open(path, os.O_RDONLY)
-        return self._files[path]
+        self._files[place] = file
+        return file
 
     def close(self) -> None:
         """Close all files; reading opens them again."""
