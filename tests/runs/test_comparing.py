@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import undrift as ud
@@ -116,6 +117,28 @@ def test_the_choice_never_looks_at_the_test_set(tmp_path: Path) -> None:
     assert seen[0].tuning == seen[1].tuning
     assert hashes(seen[0]) == hashes(seen[1])
     assert [t.last for t in seen[0].trials] != [t.last for t in seen[1].trials]
+
+
+class TwoInputs(nn.Module):
+    """A model that takes its inputs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.cat([left, right], 1))
+
+
+def test_tuning_keeps_inputs_by_name(tmp_path: Path) -> None:
+    """Where validation samples are split off, the others still reach the model by their names."""
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    samples: Any = [{"left": row[:2], "right": row[2:], "labels": int(row.sum() > 0)} for row in x]
+    loaders = [DataLoader(samples[i::3], batch_size=7) for i in range(3)]
+    clients = ud.Clients(loaders, test=DataLoader(samples[:9]))
+    result = ud.compare(["fedavg"], TwoInputs(), clients, tune=TUNE, out=tmp_path, **FEW)
+    assert result.tuning is not None
+    assert all(trial.model_sha256 for trial in result.trials)
 
 
 def test_a_loss_of_ones_own_without_classes(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ class OwnData:
             preprocessing=clients.preprocessing,
         )
         owners = owners_of(parts, len(clients.targets))[taken]
-        split.names = clients.names
+        split.names, split.fields = clients.names, clients.fields
+        split.batch_size, split.note = clients.batch_size, clients.note
         for name, theirs in clients.owners.items():
             split = split.with_owners(name, theirs)
         return split.with_owners("validation", owners)
