@@ -273,7 +273,12 @@ folder = Path({str(tmp_path)!r})
 words = [sys.executable, "-c", {RUN!r}, str(folder)]
 sys.exit(supervise_run(words, ["--out", "x"], folder / "out", folder / "logs", print))
 """
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.DEVNULL,
+        # A shell starts what runs in its background with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     end = time.monotonic() + PATIENCE
     while not (tmp_path / "out" / "experiment.toml").exists():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""What `undrift federation run` does: a run in this process, or one that is supervised."""
+"""`undrift federation run` runs in this process, or starts a run that it supervises."""
 
 import sys
 import tempfile

@@ -198,7 +198,9 @@ class Clients:
             if pair is None:
                 continue
             _check_pair(pair, f"the {name} set")
-            pair = held[name] = (pair[0], whole_as_int64(pair[1]))
+            labels = whole_as_int64(pair[1])
+            if labels is not pair[1]:
+                pair = held[name] = (pair[0], labels)
             if _kind(pair) != _kind((inputs, targets)):
                 raise ValueError(
                     f"The {name} set needs samples like the clients', {_kind((inputs, targets))}, "

@@ -1,4 +1,4 @@
-"""What a site answers with: its data as the experiment takes them, and its accepted trials."""
+"""A site answers with its data, as the experiment takes them, and with its accepted trials."""
 
 from __future__ import annotations
 

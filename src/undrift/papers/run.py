@@ -280,7 +280,7 @@ def _tuning_seconds(folder: Path, experiment: Experiment) -> float:
     """Return the seconds of the trials by which the cells of a panel were chosen."""
     tried = tuning_trials(folder / TUNING, experiment).values()
     names = ("seconds", "evaluation_seconds")
-    return round(sum(trial.total(n) for own in tried for trial in own for n in names), 1)
+    return round(sum(trial.total(n) for own in tried for trial in own for n in names), 3)
 
 
 def _planned(experiment: Experiment) -> int:

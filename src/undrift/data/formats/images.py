@@ -291,7 +291,7 @@ def read_image_table(
     sources: list[Source] = []
     for row, cell in enumerate(table.filled(image)):
         path = table.path.parent / cell
-        if not path.is_file():
+        if not os.path.isfile(path):  # which a name that is too long is not, either
             raise table.bad(row, "an image file", f"{path}, which is none", "correct the path")
         sources.append((str(path), path.read_bytes))
     inputs = decode_all(sources, size)

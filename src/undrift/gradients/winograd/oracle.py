@@ -84,7 +84,7 @@ class Winograd(Autograd):
 
 @contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """Have torch compute on so many threads."""
+    """Set the number of torch's threads for a while."""
     before = torch.get_num_threads()
     if number == before:
         yield
