@@ -20,10 +20,12 @@ from tests.support.hospitals import (
     pooled,
     write_experiment,
 )
+from undrift.cli.progress import ProgressBar
 from undrift.config.experiment import Experiment
 from undrift.deployment.host import SiteHost, site_clients
 from undrift.deployment.plan import federated_jobs, resolved
 from undrift.deployment.run import CENSUS, run_federation
+from undrift.deployment.run_log import RunLog
 from undrift.errors import UndriftError
 from undrift.federation.messages import (
     CensusRequest,
@@ -317,7 +319,10 @@ def test_a_federation_needs_the_form_of_its_samples(tmp_path: Path) -> None:
 
 
 def test_columns_may_be_declared_in_the_experiment(tmp_path: Path) -> None:
-    """The digest is that of the same columns in a file, so the sites are the same, too."""
+    """The digest is that of the same columns in a file, so the sites are the same, too.
+
+    The table that the experiment names is at no place: nobody but the sites reads one.
+    """
     described = experiment(tmp_path)
     numbers = [{"name": n, "mean": m, "scale": s} for n, m, s in NUMBERS]
     words = {"ward": ["medicine", "surgery", "intensive"], "readmitted": ["no", "yes"]}
@@ -332,7 +337,9 @@ def test_columns_may_be_declared_in_the_experiment(tmp_path: Path) -> None:
     (one,), (other,) = federated_jobs(described), federated_jobs(inside)
     assert one.experiment.digest == other.experiment.digest
     transport = hosts(inside, tmp_path)
-    result = run_federation(inside, "x", transport, RunOptions(out=tmp_path / "out"))
+    with ProgressBar(quiet=True) as bar, RunLog(tmp_path / "logs", bar, quiet=True) as log:
+        options = RunOptions(out=tmp_path / "out", observer=log)
+        result = run_federation(inside, "x", transport, options)
     assert result.trials[0].status == "finished"
     assert read(tmp_path / "out").report().is_file()
 

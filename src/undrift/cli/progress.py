@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from undrift.config.experiment import Data, Experiment
+from undrift.config.experiment import Experiment
 from undrift.engine.processes.elastic import rank
 from undrift.engine.processes.rendezvous import restarted
 from undrift.report.progress import test_text
@@ -70,17 +70,22 @@ class ProgressBar(Observer):
         for cls in dict.fromkeys(type(a) for a in algorithms if getattr(a, "every_step", False)):
             self._say(f"{cls.__name__} communicates at every step: one step a round.")
         if planned:
-            self._say_task(planned[0].experiment.data)
+            self._say_task(planned[0].experiment)
             self._say_lone(planned[0].experiment)
         if self._lines is not None:
             self._lines.plan(rounds)
         self._task = self._bar.add_task("", total=rounds, test="accuracy -", seconds="")
         self._bar.start()
 
-    def _say_task(self, data: Data) -> None:
-        """Say for what a table's target was taken where the experiment does not say it."""
-        preprocessing = load_dataset(data).preprocessing
-        if preprocessing is not None and data.task is None:
+    def _say_task(self, experiment: Experiment) -> None:
+        """Say for what a table's target was taken where the experiment does not say it.
+
+        In a federation columns are declared, and the centre has no table to look into.
+        """
+        if experiment.federation.sites:
+            return
+        preprocessing = load_dataset(experiment.data).preprocessing
+        if preprocessing is not None and experiment.data.task is None:
             self._say(preprocessing.target.sentence("--task "))
 
     def _say_lone(self, experiment: Experiment) -> None:
