@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import re
-import sys
-import textwrap
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -23,8 +20,8 @@ from torch import Tensor, nn
 
 from undrift.models.layout import raw_bytes
 from undrift.optim.schedules import Schedule
+from undrift.usercode.functions import is_own, members_of, source_of
 
-_KNOWN = {"torch", "undrift", "numpy", *sys.stdlib_module_names}  # packages with a version
 _MODULE = frozenset(vars(nn.Module()))  # attributes that every module has
 
 
@@ -86,7 +83,7 @@ class _Description:
             return self._module(value)
         if is_dataclass(value):
             named = {field.name: getattr(value, field.name) for field in fields(value)}
-        elif _is_own(type(value)) and hasattr(value, "__dict__"):
+        elif is_own(type(value)) and hasattr(value, "__dict__"):
             # Objects that are called are of one's own making. Others, such as the configurations
             # of Hugging Face, keep in private attributes where their files are.
             named = {k: v for k, v in vars(value).items() if callable(value) or k[0] != "_"}
@@ -113,37 +110,23 @@ class _Description:
         return self._listed(parts)
 
     def _class(self, cls: type) -> str:
-        if not _is_own(cls):
+        if not is_own(cls):
             return f"{cls.__module__}.{cls.__qualname__}"
         bases = [self.of(base) for base in cls.__bases__]
-        members = {
-            name: member
-            for name, member in vars(cls).items()
-            if not name.startswith("__") or isinstance(_unwrapped(member), FunctionType)
-        }
-        written = [
-            f"{name}: {self.of(_unwrapped(members[name]))}"
-            for name in sorted(members)
-            if not (is_dataclass(cls) and _is_generated(members[name]))
-        ]
+        members = members_of(cls)
+        written = [f"{name}: {self.of(members[name])}" for name in sorted(members)]
         return self._listed([cls.__qualname__, *bases, *written])
 
     def _function(self, function: FunctionType) -> str:
-        if not _is_own(function):
+        if not is_own(function):
             return f"{function.__module__}.{function.__qualname__}"
         cells = [_content(cell) for cell in function.__closure__ or ()]
         defaults = function.__defaults__, function.__kwdefaults__
-        parts = [_source(function), *map(self.of, (*defaults, *cells))]
+        parts = [source_of(function), *map(self.of, (*defaults, *cells))]
         return self._listed([function.__name__, *parts])
 
     def _listed(self, parts: Iterable[str]) -> str:
         return f"[{', '.join(parts)}]"
-
-
-def _is_own(thing: Any) -> bool:
-    """Return whether a class or function is of no package whose version is compared or known."""
-    module = str(getattr(thing, "__module__", "builtins"))
-    return module.partition(".")[0] not in _KNOWN
 
 
 def _tensor(tensor: Tensor) -> str:
@@ -152,46 +135,8 @@ def _tensor(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {tensor.dtype} {bits}"
 
 
-def _unwrapped(member: Any) -> Any:
-    """Return the function behind what a class has by a decorator."""
-    if isinstance(member, property):
-        return member.fget
-    if isinstance(member, functools.cached_property):
-        return member.func
-    return member.__func__ if isinstance(member, staticmethod | classmethod) else member
-
-
-def _is_generated(member: Any) -> bool:
-    """Return whether the decorator of dataclasses has written a method."""
-    return isinstance(member, FunctionType) and member.__code__.co_filename == "<string>"
-
-
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # of a name that has no value yet
         return None
-
-
-def _source(function: FunctionType) -> str:
-    """Return the source of a function, or its bytecode where there is none.
-
-    A lambda is described by its bytecode, because its line may hold others, and more.
-    """
-    if function.__name__ != "<lambda>":
-        try:
-            return textwrap.dedent(inspect.getsource(function.__code__))
-        except (OSError, TypeError):
-            pass
-    return _bytecode(function.__code__)
-
-
-def _bytecode(code: CodeType) -> str:
-    constants = [_constant(each) for each in code.co_consts]
-    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, CodeType):
-        return _bytecode(value)
-    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)

@@ -1,15 +1,18 @@
-"""Hashes of the functions of a user's own classes, by which processes see that they differ."""
+"""Source of functions and classes of a user's own, by which processes see that they differ."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
+import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-_OTHERS = ("undrift", "torch", "builtins", "abc", "typing")  # packages that are no user's own
+_OTHERS = {"undrift", "torch", "numpy", *sys.stdlib_module_names}  # that are no user's own
 
 
 def functions_of(value: Any) -> dict[str, str]:
@@ -20,12 +23,37 @@ def functions_of(value: Any) -> dict[str, str]:
     """
     classes = dict.fromkeys(base for part in _parts(value) for base in type(part).__mro__)
     found = {}
-    for cls in classes:
-        if cls.__module__.partition(".")[0] not in _OTHERS:
-            for name, function in _functions(cls):
-                digest = hashlib.blake2b(_code(function), digest_size=6).hexdigest()
+    for cls in filter(is_own, classes):
+        for name, member in members_of(cls).items():
+            if isinstance(member, FunctionType) and member.__module__ == cls.__module__:
+                digest = hashlib.blake2b(source_of(member).encode(), digest_size=6).hexdigest()
                 found[f"{cls.__qualname__}.{name}"] = digest
     return found
+
+
+def is_own(thing: Any) -> bool:
+    """Return whether a class or function is of no package that others have alike."""
+    module = str(getattr(thing, "__module__", "builtins"))
+    return module.partition(".")[0] not in _OTHERS
+
+
+def members_of(cls: type) -> dict[str, Any]:
+    """Return what a class has written itself by name, functions without their decorators."""
+    members = {name: _unwrapped(member) for name, member in vars(cls).items()}
+    return {name: member for name, member in members.items() if _is_written(cls, name, member)}
+
+
+def source_of(function: FunctionType) -> str:
+    """Return the source of a function, or its instructions where there is none.
+
+    A lambda is described by its instructions, because its line may hold others, and more.
+    """
+    if function.__name__ != "<lambda>":
+        try:
+            return textwrap.dedent(inspect.getsource(function.__code__))
+        except (OSError, TypeError):
+            pass
+    return _instructions(function.__code__)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -35,27 +63,30 @@ def _parts(value: Any) -> Iterator[Any]:
             yield from _parts(getattr(value, field.name, None))
 
 
-def _functions(cls: type) -> Iterator[tuple[str, FunctionType]]:
-    for name, member in vars(cls).items():
-        for inner in ("__func__", "fget", "func"):  # of class and static methods, and properties
-            member = getattr(member, inner, member)
-        if isinstance(member, FunctionType) and member.__module__ == cls.__module__:
-            generated = name.startswith("__") and not _has_source(member)  # as by dataclasses
-            if not generated:
-                yield name, member
+def _unwrapped(member: Any) -> Any:
+    if isinstance(member, property):
+        return member.fget
+    if isinstance(member, functools.cached_property):
+        return member.func
+    return member.__func__ if isinstance(member, staticmethod | classmethod) else member
 
 
-def _has_source(function: FunctionType) -> bool:
-    try:
-        return bool(inspect.getsource(function))
-    except (OSError, TypeError):
+def _is_written(cls: type, name: str, member: Any) -> bool:
+    """Return whether a member is of the class's author, and not made by Python."""
+    if not name.startswith("__"):
+        return True
+    if not isinstance(member, FunctionType):
         return False
+    decorated = is_dataclass(cls) or issubclass(cls, tuple)  # whose methods are generated
+    return not (decorated and member.__code__.co_filename == "<string>")
 
 
-def _code(function: FunctionType) -> bytes:
-    """Return the source; of a function without one, such as one of `exec`, its instructions."""
-    if _has_source(function):
-        return inspect.getsource(function).encode()
-    code = function.__code__
-    constants = [each for each in code.co_consts if not isinstance(each, CodeType)]
-    return code.co_code + repr((code.co_names, constants)).encode()
+def _instructions(code: CodeType) -> str:
+    constants = [_constant(each) for each in code.co_consts]
+    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, CodeType):
+        return _instructions(value)
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
