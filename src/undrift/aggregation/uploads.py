@@ -55,8 +55,9 @@ class CohortUploads:
         self._weights, self._hold = weights, hold
         self._known_form, self._required = form, required
         self._faults = np.full(len(weights), int(Fault.MISSING), dtype=np.int64)
-        self._norms: list[tuple[Positions, Norms]] = []
-        self._signatures: dict[tuple[Any, ...], list[int]] = {}  # -> positions
+        self._signatures: dict[tuple[Any, ...], int] = {}  # -> their numbers
+        self._form_of = np.full(len(weights), -1, dtype=np.int64)  # which of them, by position
+        self._norms: list[Norms] = []  # of all positions, for each of them
         self._expected: tuple[Any, ...] | None = None
         self._groups: list[_Group] = []
         self._total: Any = None
@@ -76,9 +77,14 @@ class CohortUploads:
         faults = np.zeros(len(positions), dtype=np.int64)
         if norms.size:
             faults[np.isnan(norms).any(0)] = Fault.NOT_FINITE
-        self._norms.append((positions, norms))
         self._faults[positions] = faults
-        self._signatures.setdefault(form, []).extend(positions.tolist())
+        number = self._signatures.setdefault(form, len(self._signatures))
+        if number == len(self._norms):
+            self._norms.append(np.full((len(norms), len(self._faults)), np.nan))
+        # What is kept of an upload goes into arrays that are there: small pieces of memory between
+        # the large ones of the uploads would keep these from being used again.
+        self._norms[number][:, positions] = norms
+        self._form_of[positions] = number
         sound = not faults.any() and len(self._signatures) == 1
         if self._hold:
             self._groups.append(_Group(positions, uploads, form))
@@ -89,30 +95,23 @@ class CohortUploads:
     def findings(self, leaves: int = 0) -> Findings:
         """Return what was found; `leaves` is how many norms an upload has if none has come."""
         self._judge_forms()
-        norms = None
-        for positions, found in self._norms:
-            if (self._faults[positions] == Fault.FORM).any():
-                continue  # It has other leaves than the rest.
-            if norms is None:
-                norms = np.full((len(found), len(self._faults)), np.nan)
-            norms[:, positions] = found
-        if norms is None:
-            norms = np.full((leaves, len(self._faults)), np.nan)
-        return Findings(self._faults.copy(), norms)
+        number = None if self._expected is None else self._signatures.get(self._expected)
+        if number is None:
+            return Findings(self._faults.copy(), np.full((leaves, len(self._faults)), np.nan))
+        return Findings(self._faults.copy(), self._norms[number].copy())
 
     def _judge_forms(self) -> None:
         """Find uploads of another form than the known one, or than most have."""
         forms = self._signatures
         if not forms:
             return
-        self._expected = max(forms, key=lambda form: len(forms[form]))
+        self._expected = max(forms, key=lambda form: int((self._form_of == forms[form]).sum()))
         if self._known_form is not None and (self._required or len(forms) > 1):
             known = signature(self._known_form(), stacked=False)
             if self._required or known in forms:
                 self._expected = known
-        for form, positions in forms.items():
-            if form != self._expected:
-                self._faults[positions] = Fault.FORM
+        right = forms.get(self._expected, len(forms))
+        self._faults[(self._form_of >= 0) & (self._form_of != right)] = Fault.FORM
 
     def _add_up(self, rows: Any, weights: NDArray[np.float64]) -> None:
         part = tree.map(lambda leaf: torch.tensordot(_as(weights, leaf), leaf, 1), rows)
