@@ -462,19 +462,22 @@ def growth(clients):
         os._exit(0)
     os.wait()
 
-growth(8)
-growth(64)
+for clients in (8, 64, 8, 64):
+    growth(clients)
 """
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_memory_is_flat_in_the_clients_per_round(mode: str) -> None:
-    """56 more uploads of 4 MB would be 224 MB if they were kept until the end of the round."""
+    """56 more uploads of 4 MB would be 224 MB if they were kept until the end of the round.
+
+    Each growth is the smaller of two, because the allocator's gaps differ from process to process.
+    """
     done = subprocess.run(
         [sys.executable, "-c", GROWTH, mode], capture_output=True, text=True, check=True
     )
-    few, many = (int(line) * 1024 for line in done.stdout.split())
-    assert many - few < 100e6
+    growths = [int(line) * 1024 for line in done.stdout.split()]
+    assert min(growths[1::2]) - min(growths[::2]) < 100e6
 
 
 def test_records_count_what_was_done() -> None:
